@@ -23,6 +23,11 @@ impl ComponentMs {
         self.load + self.first_read + self.compute
     }
 
+    /// Whether calls read some of its weights from the storage again, as RAM has no room for them.
+    pub fn reads_again(self) -> bool {
+        self.storage_again > 0.0
+    }
+
     /// Of each time the lesser one.
     pub fn least_of_each(self, other: ComponentMs) -> ComponentMs {
         ComponentMs {

@@ -105,7 +105,7 @@ pub fn nearby(
         Some((with_first(split, first)?, slots))
     });
     let starts = std::iter::once((split.clone(), slots)).chain(others_first);
-    let reads_again = place.ms.storage_again > 0.0;
+    let reads_again = place.ms.reads_again();
     let equal = Division::Tensor { shares: vec![1; kinds.len()] };
     let equal =
         divided(split, equal).filter(|equal| reads_again && equal.division != split.division);
@@ -139,8 +139,8 @@ pub fn most_promising(mut splits: Vec<NearbySplit>) -> Vec<NearbySplit> {
     }
     let mut reading = 0;
     first.retain(|split| {
-        reading += usize::from(split.ms.storage_again > 0.0);
-        split.ms.storage_again == 0.0 || reading <= READING_MAX
+        reading += usize::from(split.ms.reads_again());
+        !split.ms.reads_again() || reading <= READING_MAX
     });
     first
 }
@@ -161,13 +161,8 @@ struct TimedSplit {
 }
 
 impl TimedSplit {
-    /// Whether calls read some of what is streamed from the storage again.
-    fn reads_again(&self) -> bool {
-        self.ms.storage_again > 0.0
-    }
-
     fn may_take_less_than(&self, longest_ms: f64) -> bool {
-        let longer = if self.reads_again() { READING_LONGER } else { -GAIN };
+        let longer = if self.ms.reads_again() { READING_LONGER } else { -GAIN };
         self.ms.alone() < (1.0 + longer) * longest_ms
     }
 }
@@ -179,18 +174,17 @@ impl Descent<'_, '_> {
         let mut fastest = vec![TimedSplit { ms, split, slots }];
         for _ in 0..STEPS_MAX {
             let best = &fastest[0];
-            let (best_ms, reads_again) = (best.ms.alone(), best.reads_again());
+            let (best_ms, reads_again) = (best.ms.alone(), best.ms.reads_again());
             let moved = self.moved(best).into_iter().map(|split| (split, best.slots));
             let slots = self.other_slots(best).into_iter();
             let slots = slots.map(|slots| (best.split.clone(), slots));
             let mut next: Vec<(ComponentLayout, SlotCounts)> = moved.chain(slots).collect();
             let mut known = BTreeSet::new();
             next.retain(|(split, slots)| known.insert(self.on_each(split, *slots)));
-            let times = next.par_iter().map(|(split, slots)| self.ms(split, *slots));
-            let times: Vec<Option<ComponentMs>> = times.collect();
-            let timed = next.into_iter().zip(times);
-            let timed =
-                timed.filter_map(|((split, slots), ms)| Some(TimedSplit { ms: ms?, split, slots }));
+            let timed = next.into_par_iter().filter_map(|(split, slots)| {
+                Some(TimedSplit { ms: self.ms(&split, slots)?, split, slots })
+            });
+            let timed: Vec<TimedSplit> = timed.collect();
             let all = fastest.drain(..).chain(timed).collect();
             fastest = self.fastest_divisions(all, if reads_again { EXCHANGED_MAX } else { 1 });
             if fastest[0].ms.alone() >= best_ms * (1.0 - STEP_GAIN) {
@@ -204,7 +198,7 @@ impl Descent<'_, '_> {
     /// they are.
     fn exchanged(&self, splits: Vec<TimedSplit>) -> Vec<TimedSplit> {
         let exchanged = splits.into_par_iter().with_max_len(1).map(|mut timed| {
-            if timed.reads_again()
+            if timed.ms.reads_again()
                 && let Some(ms) = self.exchanged_ms(&timed.split, timed.slots)
             {
                 timed.ms = ms;
@@ -217,7 +211,7 @@ impl Descent<'_, '_> {
     /// With some heads and features, or some segments, on another device.
     fn moved(&self, from: &TimedSplit) -> Vec<ComponentLayout> {
         let split = &from.split;
-        let moves_of_heads: &[u32] = match from.reads_again() {
+        let moves_of_heads: &[u32] = match from.ms.reads_again() {
             true => &MOVES_WHERE_READING,
             false => &MOVES_OF_HEADS,
         };

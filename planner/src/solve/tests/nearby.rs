@@ -159,7 +159,7 @@ fn segments_are_exchanged_where_calls_read_from_the_storage() {
         let problem = case.problem(Objective::Latency);
         let layout = sized(&case, &by_heads(&problem, [0, 1], [1, 1]));
         let rings = rings_within(&problem, 0, &[&layout], Within::Budgets(None)).concat();
-        let Some(from) = fastest(&rings).filter(|ring| ring.ms.storage_again > 0.0) else {
+        let Some(from) = fastest(&rings).filter(|ring| ring.ms.reads_again()) else {
             continue;
         };
         let places = own_slots(&problem, 0, from, None);

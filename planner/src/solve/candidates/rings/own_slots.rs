@@ -52,7 +52,7 @@ pub fn rings_with_own_slots(
     });
     let mut tried = ways.collect::<Vec<_>>().concat();
     let fastest = tried.iter().min_by(|a, b| a.all_ms().total_cmp(&b.all_ms()));
-    let reading = fastest.filter(|tried| tried.reads_again()).zip(rooms.first());
+    let reading = fastest.filter(|tried| tried.ms.reads_again()).zip(rooms.first());
     if let Some((fastest, room)) = reading {
         let exchanges = Exchanges::new(component, timing, room, locked_max);
         tried.push(exchanges.from(fastest, Effort::FULL));

@@ -41,9 +41,4 @@ impl Tried {
     pub fn all_ms(&self) -> f64 {
         self.ms.alone()
     }
-
-    /// Whether calls read some of what is streamed from the storage again.
-    pub fn reads_again(&self) -> bool {
-        self.ms.storage_again > 0.0
-    }
 }
