@@ -342,17 +342,21 @@ fn exchange(sizes: &[u64], taken: &mut [bool], more: u64, less: u64) {
     }
 }
 
-/// The entries, and whether each is one of `held` that are spread evenly among them: the i-th of n
-/// is where `i·held/n` steps over a whole number, so that gaps differ by at most one, around the
-/// end too.
+/// The entries, and whether each is one of `held` that are spread evenly among them.
 fn spread(entries: &[Sized], held: usize) -> impl Iterator<Item = (Sized, bool)> + use<'_> {
-    let count = entries.len();
+    entries.iter().copied().zip(evenly(held, entries.len()))
+}
+
+/// Whether each entry is in `part` of `of` parts of all entries, spread evenly: the i-th of n is
+/// where `i·part/of` steps over a whole number, so that gaps differ by at most one, around the end
+/// too. There is no end to them.
+pub fn evenly(part: usize, of: usize) -> impl Iterator<Item = bool> {
     let mut beyond_whole = 0;
-    entries.iter().map(move |entry| {
-        beyond_whole += held;
-        let is_held = beyond_whole >= count;
-        beyond_whole -= if is_held { count } else { 0 };
-        (*entry, is_held)
+    std::iter::repeat_with(move || {
+        beyond_whole += part;
+        let is_of_part = beyond_whole >= of;
+        beyond_whole -= if is_of_part { of } else { 0 };
+        is_of_part
     })
 }
 

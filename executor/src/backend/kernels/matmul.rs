@@ -266,10 +266,7 @@ impl<'a> LinearOperands<'a> {
 
     /// Asks for the cache lines of some weights from one on, which may be beyond the last.
     fn prefetch(&self, from: usize, count: usize) {
-        let storage = self.weight.storage;
-        let [elements, bytes] = [storage.block_elements(), storage.block_bytes()];
-        let at = |element: usize| (element as u64 / elements * bytes) as usize;
-        for byte in (at(from)..at(from + count)).step_by(LINE_BYTES) {
+        for byte in (self.byte_of(from)..self.byte_of(from + count)).step_by(LINE_BYTES) {
             prefetch(self.weight.bytes.as_ptr().wrapping_add(byte));
         }
     }
@@ -324,13 +321,17 @@ impl<'a> LinearOperands<'a> {
         depth: usize,
         calls: usize,
     ) -> LinesAhead {
+        let (in_features, depth) = (self.in_features, depth.min(self.in_features - from));
+        let first = self.byte_of(columns.start * in_features + from);
+        let start = self.weight.bytes.as_ptr().wrapping_add(first);
+        let [stride_bytes, row_bytes] = [in_features, depth].map(|count| self.byte_of(count));
+        LinesAhead::rows(start, stride_bytes, row_bytes, columns.len(), calls)
+    }
+
+    /// Where the block with an element of the weight begins.
+    fn byte_of(&self, element: usize) -> usize {
         let storage = self.weight.storage;
-        let [elements, bytes] = [storage.block_elements(), storage.block_bytes()];
-        let at = |element: usize| (element as u64 / elements * bytes) as usize;
-        let depth = depth.min(self.in_features - from);
-        let start = self.weight.bytes.as_ptr();
-        let start = start.wrapping_add(at(columns.start * self.in_features + from));
-        LinesAhead::rows(start, at(self.in_features), at(depth), columns.len(), calls)
+        (element as u64 / storage.block_elements() * storage.block_bytes()) as usize
     }
 
     /// Packs the features `from..from + depth` of some weight rows.

@@ -139,7 +139,7 @@ unsafe fn strip<L: Lanes, const M: usize>(
     M
 }
 
-/// How often [`multiply_panel`] asks for what is ahead while so many rows are multiplied, at least.
+/// [`multiply_panel`] asks at least so often for what is ahead, for so many rows.
 pub(super) fn calls(rows: usize, columns: usize, depth: usize) -> usize {
     rows.div_ceil(TILE_ROWS_MAX) * columns.div_ceil(SLIVER_COLUMNS) * depth.div_ceil(CHUNK_DEPTH)
 }

@@ -41,8 +41,9 @@ const BESIDE: usize = 2;
 /// Rings in a block, of some ten thousands in all.
 const BLOCK_RINGS: usize = 16;
 
-/// Rings are alike where their bytes are in the same of so many steps. With 4 and with 16 of them
-/// 34,012 rings over two devices take a fourth longer or more to compare.
+/// The most that rings take of a device is cut into so many steps. Rings on the same steps of all
+/// devices are compared as one block at first. Of 4, 8, 16 and 32 this is the fastest, for 34,012
+/// rings over two devices.
 const CELLS: u64 = 8;
 
 /// Up to so many segments every number of streamed ones is tried.

@@ -11,7 +11,7 @@ use super::super::super::Problem;
 use super::super::super::lanes::{LaneSet, SlotCounts};
 use super::super::super::place::ComponentLayout;
 use super::super::super::streamable::{
-    HeldBlocks, Lane, Streamable, fill_up, fitting_sets, level_sets, paced_sets,
+    HeldBlocks, Lane, Streamable, evenly, fill_up, fitting_sets, level_sets, paced_sets,
 };
 use super::super::super::time::{StreamedTiming, Timing};
 use super::{LOOKAHEAD_MAX, SLOT_GAIN, Steps};
@@ -293,15 +293,4 @@ pub(super) fn locked_within(
         locked[segment] = is_locked;
     }
     Some(locked.into())
-}
-
-/// Whether each entry is in `part` of `of` parts of all entries, spread evenly.
-fn evenly(part: usize, of: usize) -> impl Iterator<Item = bool> {
-    let mut beyond_whole = 0;
-    std::iter::repeat_with(move || {
-        beyond_whole += part;
-        let is_of_part = beyond_whole >= of;
-        beyond_whole -= if is_of_part { of } else { 0 };
-        is_of_part
-    })
 }
