@@ -153,15 +153,15 @@ fn with_steps_ms(predicted_ms: &PredictedMs, steps: u32, fewer: u32) -> f64 {
 }
 
 /// Smaller pictures of about the same shape: the largest with which the job no longer takes long;
-/// where none is, the smallest. That is solved first: a job that is long with it is long with
-/// larger ones.
+/// where none is, the smallest that fits. That is solved first: a job that is long with it is long
+/// with larger ones.
 fn smaller(session: &mut Session, request: &Request) -> Result<Option<Faster>, PlanError> {
     let multiple = request.side_multiple_pixels;
     let sizes = SIDES.into_iter().map(|(part, of)| {
         let side = |side: u32| (u64::from(side) * u64::from(part) / u64::from(of)) as u32;
         [request.job.width, request.job.height].map(|s| side(s) / multiple * multiple)
     });
-    let sizes: Vec<[u32; 2]> =
+    let mut sizes: Vec<[u32; 2]> =
         sizes.filter(|sides| sides.iter().min() >= Some(&SIDE_MIN)).collect();
     let mut with = |[width, height]: [u32; 2]| -> Result<Option<Faster>, PlanError> {
         let mut other = other_of(request);
@@ -170,17 +170,21 @@ fn smaller(session: &mut Session, request: &Request) -> Result<Option<Faster>, P
         let solved = solved(session, other)?;
         Ok(solved.map(|predicted_ms| Faster { what, total_ms: predicted_ms.total }))
     };
-    let Some((smallest, larger)) = sizes.split_last() else { return Ok(None) };
-    let smallest = with(*smallest)?;
-    if smallest.as_ref().is_some_and(|faster| faster.total_ms <= LONG_MS) {
-        for sides in larger {
-            let faster = with(*sides)?.filter(|faster| faster.total_ms <= LONG_MS);
+    let smallest = loop {
+        let Some(sides) = sizes.pop() else { return Ok(None) };
+        if let Some(faster) = with(sides)? {
+            break faster;
+        }
+    };
+    if smallest.total_ms <= LONG_MS {
+        for sides in sizes {
+            let faster = with(sides)?.filter(|faster| faster.total_ms <= LONG_MS);
             if faster.is_some() {
                 return Ok(faster);
             }
         }
     }
-    Ok(smallest)
+    Ok(Some(smallest))
 }
 
 /// Weights of 8 bits.
