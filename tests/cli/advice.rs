@@ -144,7 +144,10 @@ fn a_long_job_is_warned_of_with_plans_that_are_really_shorter() {
         // Later arguments would be given twice.
         let given = if arguments.starts_with("--width") { &host[..2] } else { &host[..] };
         let shorter = document(&home, &[given, &arguments.split(' ').collect::<Vec<_>>()].concat());
-        assert_eq!(entry["total_ms"].as_f64(), Some(total_ms(&shorter)), "{what}");
+        let told_ms = entry["total_ms"].as_f64().expect("a time");
+        // What fewer steps take is told of this plan.
+        let near = if what.starts_with("--steps") { 5e-3 } else { 0.0 };
+        assert!((told_ms / total_ms(&shorter) - 1.0).abs() <= near, "{what}: {told_ms}");
         assert!(total_ms(&shorter) < 0.9 * total_ms(&plan), "{what}");
     }
 }

@@ -64,7 +64,7 @@ impl Survey {
 
     /// Finds the best plan. Splits in turns are asked for where they may be better, or where the
     /// report tells of them.
-    fn solve(
+    pub(super) fn solve(
         &mut self,
         session: &mut Session,
         request: &Request,
