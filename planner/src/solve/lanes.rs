@@ -8,6 +8,9 @@ use protocol::limits::{DEVICES_MAX, LOOKAHEAD_MAX};
 pub struct LaneSet(u32);
 
 impl LaneSet {
+    /// How many lanes a component has at most: its devices and the host.
+    pub const LANES_MAX: usize = DEVICES_MAX + 1;
+
     /// No lane.
     pub const NONE: LaneSet = LaneSet(0);
 
@@ -65,12 +68,12 @@ impl From<usize> for LaneSet {
 
 /// The stream slots of each lane, where it streams as many segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SlotCounts([u8; DEVICES_MAX + 1]);
+pub struct SlotCounts([u8; LaneSet::LANES_MAX]);
 
 impl SlotCounts {
     /// As many on each lane; no more than may be.
     pub fn alike(slots: u32) -> SlotCounts {
-        SlotCounts([slots.min(LOOKAHEAD_MAX) as u8; DEVICES_MAX + 1])
+        SlotCounts([slots.min(LOOKAHEAD_MAX) as u8; LaneSet::LANES_MAX])
     }
 
     /// Those of a lane.

@@ -8,7 +8,7 @@
 //!
 //! What is read passes in turns through what all devices share: the storage, or the host's memory.
 
-use super::lanes::SlotCounts;
+use super::lanes::{LaneSet, SlotCounts};
 
 /// What the segments of one call take.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -16,8 +16,8 @@ pub struct Stages {
     /// The segments that wait for copies, in order.
     waiting: Vec<Waiting>,
     copies: Vec<Copy>,
-    /// How many of them each device makes, up to the last one that makes any.
-    counts: Vec<usize>,
+    /// How many of them each device makes.
+    counts: [usize; LaneSet::LANES_MAX],
     /// Computing the segments after the last of these.
     rest_s: f64,
 }
@@ -51,25 +51,17 @@ impl Stages {
     /// Segments that take so long to compute each, with their copies in the order of the segments.
     pub fn new(compute_s: &[f64], copies: Vec<Copy>) -> Stages {
         let mut stages = Stages { waiting: Vec::with_capacity(copies.len()), ..Stages::default() };
-        let mut left = copies.as_slice();
-        for (segment, &compute_s) in compute_s.iter().enumerate() {
-            let count = left.iter().take_while(|copy| copy.segment == segment).count();
-            left = &left[count..];
-            if count == 0 {
-                stages.rest_s += compute_s;
-            } else {
-                let before_s = std::mem::take(&mut stages.rest_s);
-                stages.waiting.push(Waiting { before_s, compute_s, copies: count });
-            }
+        let (mut next, mut counts) = (0, [0; LaneSet::LANES_MAX]);
+        for copies in copies.chunk_by(|copy, other| copy.segment == other.segment) {
+            let segment = copies[0].segment;
+            let before_s = compute_s[next..segment].iter().sum();
+            let (compute_s, copies_count) = (compute_s[segment], copies.len());
+            stages.waiting.push(Waiting { before_s, compute_s, copies: copies_count });
+            copies.iter().for_each(|copy| counts[copy.lane] += 1);
+            next = segment + 1;
         }
-        for copy in &copies {
-            if copy.lane >= stages.counts.len() {
-                stages.counts.resize(copy.lane + 1, 0);
-            }
-            stages.counts[copy.lane] += 1;
-        }
-        stages.copies = copies;
-        stages
+        stages.rest_s = compute_s[next..].iter().sum();
+        Stages { copies, counts, ..stages }
     }
 
     /// The most copies that any device makes in a call.
@@ -161,7 +153,7 @@ impl<const N: usize> Engines<N> {
     fn new(stages: &Stages, lanes: usize, slots: &[SlotCounts; N]) -> Engines<N> {
         let mut first = 0;
         let of = (0..lanes).map(|lane| {
-            let count = stages.counts.get(lane).copied().unwrap_or(0);
+            let count = stages.counts[lane];
             let slots = slots.each_ref().map(|slots| count.min(slots.on(lane) as usize));
             let entries = slots.iter().copied().max().unwrap_or(0).next_power_of_two();
             first += entries;

@@ -139,18 +139,61 @@ pub struct Lane {
     staying: HeldBlocks,
     /// How many segments the component has.
     segments: usize,
-    /// One group of all blocks, or a group for each size, the largest first. Within a group those
-    /// that stay are spread evenly.
-    blocks: Vec<Vec<Sized>>,
-    others: Vec<Sized>,
+    /// One group of all blocks, or a group for each size, the largest first.
+    blocks: Vec<Group>,
+    others: Group,
     /// What it takes with each number of its segments held, made when it is asked for.
     taken: Vec<OnceCell<Taken>>,
-    /// The weights of its smallest segment.
+}
+
+/// Segments of which those that stay are spread evenly.
+struct Group {
+    entries: Vec<Sized>,
+    /// Of all of them.
+    bytes: u64,
     smallest: u64,
+    largest: u64,
+}
+
+impl Group {
+    fn new(entries: Vec<Sized>) -> Group {
+        let sizes = || entries.iter().map(|(_, bytes)| *bytes);
+        let (bytes, smallest) = (sizes().sum(), sizes().min().unwrap_or(0));
+        Group { bytes, smallest, largest: sizes().max().unwrap_or(0), entries }
+    }
+
+    fn count(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The entries, and whether each is one of `held` that stay.
+    fn spread(&self, held: usize) -> impl Iterator<Item = (Sized, bool)> {
+        self.entries.iter().copied().zip(evenly(held, self.count()))
+    }
+
+    /// What it takes when `held` of them stay.
+    fn taken(&self, held: usize) -> Taken {
+        let streamed = (self.count() - held) as u64;
+        let is_alike = self.smallest == self.largest;
+        let held_bytes = match streamed {
+            0 => self.bytes,
+            _ if is_alike => held as u64 * self.largest,
+            _ => self.spread(held).map(|((_, bytes), stays)| if stays { bytes } else { 0 }).sum(),
+        };
+        let slot_bytes = match streamed {
+            0 => 0,
+            _ if is_alike || held == 0 => self.largest,
+            _ => {
+                let sizes = self.spread(held).map(|((_, bytes), own)| if own { 0 } else { bytes });
+                sizes.max().unwrap_or(0)
+            }
+        };
+        Taken { held_bytes, streamed_bytes: self.bytes - held_bytes, streamed, slot_bytes }
+    }
 }
 
 /// What a lane with some of its segments held takes.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Taken {
     held_bytes: u64,
     streamed_bytes: u64,
@@ -176,18 +219,18 @@ impl Lane {
         let sized = |(index, segment): (usize, Streamable)| (index, segment.bytes);
         let mut blocks: Vec<Sized> = blocks.into_iter().map(sized).collect();
         let blocks = match staying {
-            HeldBlocks::Any => vec![blocks],
+            HeldBlocks::Any => vec![Group::new(blocks)],
             HeldBlocks::Largest | HeldBlocks::Between => {
                 blocks.sort_by_key(|(_, bytes)| Reverse(*bytes));
-                blocks.chunk_by(|(_, a), (_, b)| a == b).map(<[Sized]>::to_vec).collect()
+                let alike = blocks.chunk_by(|(_, a), (_, b)| a == b);
+                alike.map(|group| Group::new(group.to_vec())).collect()
             }
         };
-        let others: Vec<Sized> = others.into_iter().map(sized).collect();
+        let others = Group::new(others.into_iter().map(sized).collect());
+        let count = blocks.iter().map(Group::count).sum::<usize>() + others.count();
         let (decides, segments) = (LaneSet::ALL, segments.len());
-        let all = || blocks.iter().flatten().chain(&others);
-        let taken = vec![OnceCell::new(); all().count() + 1];
-        let smallest = all().map(|(_, bytes)| *bytes).min().unwrap_or(0);
-        Lane { index: lane, decides, staying, segments, blocks, others, taken, smallest }
+        let taken = vec![OnceCell::new(); count + 1];
+        Lane { index: lane, decides, staying, segments, blocks, others, taken }
     }
 
     /// Of a device that has a part of each segment and decides by itself which of them stay.
@@ -213,25 +256,44 @@ impl Lane {
         self.taken.len() - 1
     }
 
-    /// The weights of each segment, and whether they stay when `held` segments do: what is no block
-    /// is streamed last.
-    fn stays(&self, held: usize) -> impl Iterator<Item = (Sized, bool)> {
-        let of_others = held.min(self.others.len());
+    /// How many of each group stay when `held` segments do: what is no block is streamed last.
+    fn held_of_groups(&self, held: usize) -> impl Iterator<Item = (&Group, usize)> {
+        let of_others = held.min(self.others.count());
         let mut left = held - of_others;
-        let mut behind = self.count() - self.others.len();
-        let of_groups = self.blocks.iter().flat_map(move |group| {
-            let evenly = (group.len() * left).div_ceil(behind.max(1));
-            behind -= group.len();
-            let most = left.min(group.len());
+        let mut behind = self.count() - self.others.count();
+        let of_blocks = self.blocks.iter().map(move |group| {
+            let evenly = (group.count() * left).div_ceil(behind.max(1));
+            behind -= group.count();
+            let most = left.min(group.count());
             let own = match self.staying {
                 HeldBlocks::Any | HeldBlocks::Largest => most,
                 HeldBlocks::Between => (evenly.min(most) + most).div_ceil(2),
             };
             let own = own.max(left.saturating_sub(behind));
             left -= own;
-            spread(group, own)
+            (group, own)
         });
-        of_groups.chain(spread(&self.others, of_others))
+        of_blocks.chain([(&self.others, of_others)])
+    }
+
+    /// The weights of each segment, and whether they stay when `held` segments do.
+    fn stays(&self, held: usize) -> impl Iterator<Item = (Sized, bool)> {
+        self.held_of_groups(held).flat_map(|(group, held)| group.spread(held))
+    }
+
+    /// How many of its segments may stay within `room` bytes at most.
+    fn most_within(&self, room: u64) -> usize {
+        let most = |room: u64, smallest: u64, count: usize| {
+            (room / smallest.max(1)).min(count as u64) as usize
+        };
+        let others = &self.others;
+        match room.checked_sub(others.bytes) {
+            None => most(room, others.smallest, others.count()),
+            Some(room) => {
+                let smallest = self.blocks.iter().map(|group| group.smallest).min().unwrap_or(0);
+                others.count() + most(room, smallest, self.count() - others.count())
+            }
+        }
     }
 
     /// Notes which of its segments stay when `held` do.
@@ -245,17 +307,15 @@ impl Lane {
     }
 
     fn taken_with(&self, held: usize) -> Taken {
-        let mut taken = Taken { held_bytes: 0, streamed_bytes: 0, streamed: 0, slot_bytes: 0 };
-        self.stays(held).for_each(|((_, bytes), stays)| {
-            if stays {
-                taken.held_bytes += bytes;
-            } else {
-                taken.streamed_bytes += bytes;
-                taken.streamed += 1;
-                taken.slot_bytes = taken.slot_bytes.max(bytes);
+        self.held_of_groups(held).fold(Taken::default(), |all, (group, held)| {
+            let own = group.taken(held);
+            Taken {
+                held_bytes: all.held_bytes + own.held_bytes,
+                streamed_bytes: all.streamed_bytes + own.streamed_bytes,
+                streamed: all.streamed + own.streamed,
+                slot_bytes: all.slot_bytes.max(own.slot_bytes),
             }
-        });
-        taken
+        })
     }
 }
 
@@ -270,15 +330,14 @@ impl FittingLane<'_> {
     /// `slots`; `false` where it has no room for these.
     fn hold_with(&self, slots: u64, stays: &mut [LaneSet]) -> bool {
         let FittingLane { lane, room } = *self;
-        let most = room.checked_div(lane.smallest).map_or(0, |most| most.min(lane.count() as u64));
-        let mut held = (0..=most as usize).rev();
+        let mut held = (0..=lane.most_within(room)).rev();
         let Some(held) = held.find(|held| lane.taken(*held).with_slots(slots) <= room) else {
             return false;
         };
         let (entries, mut own): (Vec<Sized>, Vec<bool>) = lane.stays(held).unzip();
         let sizes: Vec<u64> = entries.iter().map(|(_, bytes)| *bytes).collect();
         // Slots get no larger: what is streamed in place of another one is smaller than that.
-        let blocks = lane.count() - lane.others.len();
+        let blocks = lane.count() - lane.others.count();
         let left = room - lane.taken(held).with_slots(slots);
         fill_up(&sizes[..blocks], &mut own[..blocks], left);
         for ((index, _), own) in entries.into_iter().zip(own) {
@@ -292,28 +351,47 @@ impl FittingLane<'_> {
 /// left; then again, a few times. Of those that leave as little the two that are nearest to each
 /// other.
 pub fn fill_up(sizes: &[u64], taken: &mut [bool], mut left: u64) {
+    let mut counts: Vec<SizeCount> = Vec::new();
+    for (size, is_taken) in sizes.iter().zip(&*taken) {
+        SizeCount::of(&mut counts, *size).number[usize::from(*is_taken)] += 1;
+    }
     for _ in 0..EXCHANGES_MAX {
-        let others = sizes_of(sizes, taken, false);
-        let in_place_of = [sizes_of(sizes, taken, true), vec![0]].concat();
-        let exchanges =
-            others.iter().flat_map(|more| in_place_of.iter().map(move |less| (*more, *less)));
+        let sizes_of = |is_taken: bool| {
+            let some = counts.iter().filter(move |count| count.number[usize::from(is_taken)] > 0);
+            some.map(|count| count.size)
+        };
+        let exchanges = sizes_of(false)
+            .flat_map(|more| sizes_of(true).chain([0]).map(move |less| (more, less)));
         let fits = |(more, less): &(u64, u64)| more > less && more - less <= left;
         let fullest = exchanges.filter(fits).max_by_key(|(more, less)| more - less);
         let Some((more, less)) = fullest else { return };
         exchange(sizes, taken, more, less);
         left -= more - less;
+        for (size, was_taken) in [(more, false), (less, true)] {
+            if size > 0 {
+                let number = &mut SizeCount::of(&mut counts, size).number;
+                number[usize::from(was_taken)] -= 1;
+                number[usize::from(!was_taken)] += 1;
+            }
+        }
     }
 }
 
-/// The different sizes of those that are taken, or of the others.
-fn sizes_of(sizes: &[u64], taken: &[bool], is_taken: bool) -> Vec<u64> {
-    let mut found = Vec::new();
-    for (size, taken) in sizes.iter().zip(taken) {
-        if *taken == is_taken && !found.contains(size) {
-            found.push(*size);
-        }
+/// How many have a size: those that are not taken, and those that are.
+struct SizeCount {
+    size: u64,
+    number: [usize; 2],
+}
+
+impl SizeCount {
+    /// Of a size, a new one where there is none.
+    fn of(counts: &mut Vec<SizeCount>, size: u64) -> &mut SizeCount {
+        let at = counts.iter().position(|count| count.size == size).unwrap_or_else(|| {
+            counts.push(SizeCount { size, number: [0; 2] });
+            counts.len() - 1
+        });
+        &mut counts[at]
     }
-    found
 }
 
 /// Takes one of a size, in place of the nearest one of another size; if that is 0 of none, the one
@@ -340,11 +418,6 @@ fn exchange(sizes: &[u64], taken: &mut [bool], more: u64, less: u64) {
     if let Some(other) = others.into_iter().max_by_key(distance) {
         taken[other] = true;
     }
-}
-
-/// The entries, and whether each is one of `held` that are spread evenly among them.
-fn spread(entries: &[Sized], held: usize) -> impl Iterator<Item = (Sized, bool)> + use<'_> {
-    entries.iter().copied().zip(evenly(held, entries.len()))
 }
 
 /// Whether each entry is in `part` of `of` parts of all entries, spread evenly: the i-th of n is

@@ -200,6 +200,9 @@ pub struct Timing<'a> {
     spread: &'a ComponentLayout,
     /// For each device the first one that is a part of the same GPU.
     gpus: Vec<usize>,
+    /// For each device, the seconds in which a streamed byte passes its link, which replicas of one
+    /// GPU share; 0 for the host.
+    link_s_per_byte: Vec<f64>,
     /// One call of each segment, of a pipeline what it adds to one; the last one also has what
     /// crosses between devices, but for summands.
     segments_s: Vec<f64>,
@@ -232,6 +235,7 @@ impl<'a> Timing<'a> {
             times,
             spread,
             gpus: times.inventory.gpus(&spread.devices),
+            link_s_per_byte: Vec::new(),
             segments_s: Vec::new(),
             replicas_s: Vec::new(),
             summands: None,
@@ -244,6 +248,7 @@ impl<'a> Timing<'a> {
         };
         timing.summands = timing.summands();
         timing.replicas_s = timing.replicas_s();
+        timing.link_s_per_byte = timing.link_s_per_byte();
         let by_sum =
             |a: &&Vec<f64>, b: &&Vec<f64>| sum_s(a).partial_cmp(&sum_s(b)).expect("a time");
         let slowest = timing.replicas_s.iter().max_by(by_sum).cloned();
@@ -415,6 +420,18 @@ impl<'a> Timing<'a> {
         let weights = self.weights_bytes as f64;
         let all = self.times.component.tensor_bytes.0 as f64;
         if weights == 0.0 { 0.0 } else { all * (held_bytes as f64 / weights) }
+    }
+
+    /// For each device, the seconds in which a streamed byte passes its link. The copies of each
+    /// replica are looked at alone, so what those of one GPU share takes each of them longer.
+    fn link_s_per_byte(&self) -> Vec<f64> {
+        let devices = self.spread.devices.iter().zip(&self.gpus);
+        let of = devices.map(|(device, gpu)| {
+            let beside = self.gpus.iter().filter(|other| *other == gpu).count();
+            let sharers = if self.replicas_s.is_empty() { 1.0 } else { beside as f64 };
+            device.map_or(0.0, |device| sharers / self.link(device))
+        });
+        of.collect()
     }
 
     fn link(&self, device: usize) -> f64 {

@@ -31,26 +31,7 @@ pub(super) struct Summands {
     /// Until all are there, and added.
     wait_s: f64,
     /// For each segment, which part of them is of it: that of its weights in those of all blocks.
-    parts: Vec<f64>,
-}
-
-impl Summands {
-    /// For each segment that is streamed to a device, the part of all summands that cross since the
-    /// copy before it, around the end of the call too.
-    pub fn since_copies(&self, streams: impl Fn(usize) -> bool) -> Vec<f64> {
-        let (mut parts, mut since, mut first) = (vec![0.0; self.parts.len()], 0.0, None);
-        for (segment, part) in self.parts.iter().enumerate() {
-            if streams(segment) {
-                first.get_or_insert(segment);
-                parts[segment] = std::mem::take(&mut since);
-            }
-            since += part;
-        }
-        if let Some(first) = first {
-            parts[first] += since;
-        }
-        parts
-    }
+    pub parts: Vec<f64>,
 }
 
 impl Timing<'_> {

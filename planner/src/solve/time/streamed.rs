@@ -10,7 +10,6 @@ use super::super::component_ms::ComponentMs;
 use super::super::lanes::{LaneSet, SlotCounts};
 use super::super::ring::{CallsMs, Copy, Stages, calls_ms};
 use super::{MOVED_PER_COPIED, RING_TIME, Timing};
-use crate::inventory::HostFacts;
 pub use bound::CallBound;
 
 /// How fast memory is page-locked, in bytes per second, as it is found, cleared and locked page by
@@ -18,15 +17,41 @@ pub use bound::CallBound;
 /// touched for the first time at 1.6 to 1.8 GB/s on a virtual machine (docs/streaming.md).
 pub const PAGE_LOCK_BYTES_PER_S: f64 = 2.8e9;
 
-/// Where streamed weights come from, in bytes per second.
+/// Where streamed weights come from, in seconds per byte.
 #[derive(Debug, Clone, Copy)]
 struct WeightSource {
     /// For each device.
     each: f64,
     /// For all devices together.
     shared: f64,
-    /// The host's memory, where that is what they share; else without an end.
+    /// The host's memory, where that is what they share; else 0.
     memory: f64,
+}
+
+impl WeightSource {
+    /// The same for each of `sharers` devices that stream at once: what these stream is read once
+    /// from the storage, by each from memory.
+    fn shared_by(self, sharers: f64) -> WeightSource {
+        match self.memory > 0.0 {
+            true => WeightSource {
+                shared: sharers * self.shared,
+                memory: sharers * self.memory,
+                ..self
+            },
+            false => self,
+        }
+    }
+}
+
+/// Weights of a segment on their way to a device, in one call.
+#[derive(Debug, Clone, Copy)]
+struct Streamed {
+    segment: usize,
+    lane: usize,
+    bytes: f64,
+    /// Of a tensor split, what the device receives of summands since the copy before it, around the
+    /// end of the call too.
+    summand_bytes: f64,
 }
 
 /// Bytes of weights that are streamed in a call.
@@ -55,7 +80,9 @@ impl EachAndOnce {
 
 /// Where a component's streamed weights come from after the first call.
 struct WeightSources<'s> {
-    host: &'s HostFacts,
+    files: WeightSource,
+    /// What was read from the files once, and is page-locked since then.
+    copies: WeightSource,
     locked: Option<&'s [bool]>,
     /// Of an item split, for each segment how many devices stream it: they share the host's memory,
     /// as each is looked at alone. Nothing for other splits.
@@ -97,8 +124,22 @@ impl<'s> WeightSources<'s> {
         let locked_once_bytes = timing.tensor_bytes(bytes.copies.once);
         let mapped_bytes = timing.tensor_bytes(timing.mapped_bytes);
         let cached = file_bytes + locked_bytes + mapped_bytes <= host.available_bytes.0 as f64;
-        let (locked, sharers) = (None, Vec::new());
-        WeightSources { host, locked, sharers, file_bytes, locked_bytes, locked_once_bytes, cached }
+        let each = 1.0 / host.page_cache_bytes_per_s.value;
+        let memory = 1.0 / host.speeds.memory_bytes_per_s.value;
+        let storage = 1.0 / host.storage_bytes_per_s.value;
+        WeightSources {
+            files: match cached {
+                true => WeightSource { each, shared: MOVED_PER_COPIED * memory, memory },
+                false => WeightSource { each, shared: storage, memory: 0.0 },
+            },
+            copies: WeightSource { each: 0.0, shared: memory, memory },
+            locked: None,
+            sharers: Vec::new(),
+            file_bytes,
+            locked_bytes,
+            locked_once_bytes,
+            cached,
+        }
     }
 
     /// How many devices share what a segment comes through, of those that are looked at alone.
@@ -108,23 +149,8 @@ impl<'s> WeightSources<'s> {
 
     /// Where a streamed segment comes from.
     fn at(&self, segment: usize) -> WeightSource {
-        let sharers = self.sharers_of(segment);
-        self.source(is_locked(self.locked, segment), sharers)
-    }
-
-    /// The source of weights that `sharers` devices stream at once.
-    fn source(&self, locked: bool, sharers: f64) -> WeightSource {
-        // What several devices stream is read once from the storage, by each from memory.
-        let memory = self.host.speeds.memory_bytes_per_s.value / sharers;
-        let each = self.host.page_cache_bytes_per_s.value;
-        match (locked, self.cached) {
-            (true, _) => WeightSource { each: f64::INFINITY, shared: memory, memory },
-            (false, true) => WeightSource { each, shared: memory / MOVED_PER_COPIED, memory },
-            (false, false) => {
-                let shared = self.host.storage_bytes_per_s.value;
-                WeightSource { each, shared, memory: f64::INFINITY }
-            }
-        }
+        let source = if is_locked(self.locked, segment) { self.copies } else { self.files };
+        source.shared_by(self.sharers_of(segment))
     }
 }
 
@@ -174,65 +200,60 @@ impl Timing<'_> {
         StreamedTiming::new(self, stays, locked)
     }
 
+    /// What is streamed in one call, in the order of the segments.
+    fn all_streamed(&self, stays: &[LaneSet]) -> Vec<Streamed> {
+        let count = (0..stays.len()).map(|segment| self.streamed_to(stays, segment).count());
+        let mut streamed = Vec::with_capacity(count.sum::<u32>() as usize);
+        // The part of all summands that has crossed, and had at each lane's last copy.
+        let (mut crossed, mut at_last) = (0.0, [0.0; LaneSet::LANES_MAX]);
+        let mut since_last =
+            |lane: usize, crossed| crossed - std::mem::replace(&mut at_last[lane], crossed);
+        for segment in 0..stays.len() {
+            for lane in self.streamed_to(stays, segment).iter() {
+                if self.spread.devices[lane].is_some() {
+                    let bytes = self.spread.parts[lane].segment_bytes[segment].0 as f64;
+                    let summand_bytes = since_last(lane, crossed);
+                    streamed.push(Streamed { segment, lane, bytes, summand_bytes });
+                }
+            }
+            crossed += self.summands.as_ref().map_or(0.0, |summands| summands.parts[segment]);
+        }
+        if let Some(summands) = &self.summands {
+            for Streamed { lane, summand_bytes, .. } in &mut streamed {
+                *summand_bytes += since_last(*lane, crossed);
+                *summand_bytes *= summands.received_bytes[*lane];
+            }
+        }
+        streamed
+    }
+
+    /// How long a copy takes of its link, and of what all devices share. Summands that cross
+    /// meanwhile take their time of the link, and of the host's memory.
+    fn copy(&self, streamed: &Streamed, source: WeightSource) -> Copy {
+        let Streamed { segment, lane, bytes, summand_bytes } = *streamed;
+        let link = self.link_s_per_byte[lane];
+        Copy {
+            segment,
+            lane,
+            link: self.gpus[lane],
+            link_s: bytes * link.max(source.each) + summand_bytes * link,
+            shared_s: bytes * source.shared + MOVED_PER_COPIED * summand_bytes * source.memory,
+        }
+    }
+
     /// The stages of a call, each segment from its source: of each device of an item split its own,
     /// of another split all together.
-    fn stages(&self, stays: &[LaneSet], source: impl Fn(usize) -> WeightSource) -> Vec<Stages> {
-        let copies = self.copies(stays, source);
+    fn stages(&self, streamed: &[Streamed], source: impl Fn(usize) -> WeightSource) -> Vec<Stages> {
+        let copy = |streamed: &Streamed| self.copy(streamed, source(streamed.segment));
         if self.replicas_s.is_empty() {
-            return vec![Stages::new(&self.segments_s, copies)];
+            return vec![Stages::new(&self.segments_s, streamed.iter().map(copy).collect())];
         }
         let replicas = self.replicas_s.iter().enumerate();
         let stages = replicas.map(|(lane, segments_s)| {
-            let own = copies.iter().filter(|copy| copy.lane == lane).copied().collect();
-            Stages::new(segments_s, own)
+            let own = streamed.iter().filter(|streamed| streamed.lane == lane);
+            Stages::new(segments_s, own.map(copy).collect())
         });
         stages.collect()
-    }
-
-    /// What is copied in one call, to each lane each segment from its source. Summands that cross
-    /// meanwhile take their time of the link, and of the host's memory.
-    fn copies(&self, stays: &[LaneSet], source: impl Fn(usize) -> WeightSource) -> Vec<Copy> {
-        let summands = self.summands.as_ref().map(|summands| {
-            let since = self.lanes().map(|lane| {
-                summands.since_copies(|segment| self.streamed_to(stays, segment).has(lane))
-            });
-            (&summands.received_bytes, since.collect::<Vec<_>>())
-        });
-        let link = |(lane, device): (usize, &Option<usize>)| {
-            device.map(|device| self.link(device) / self.replicas_beside(lane))
-        };
-        let links: Vec<Option<f64>> = self.spread.devices.iter().enumerate().map(link).collect();
-        let segments = 0..stays.len();
-        let count = segments.map(|segment| self.streamed_to(stays, segment).count()).sum::<u32>();
-        let mut copies = Vec::with_capacity(count as usize);
-        for segment in self.streamed_segments(stays) {
-            let source = source(segment);
-            for lane in self.streamed_to(stays, segment).iter() {
-                let Some(link) = links[lane] else { continue };
-                let bytes = self.spread.parts[lane].segment_bytes[segment].0 as f64;
-                let mut copy = Copy {
-                    segment,
-                    lane,
-                    link: self.gpus[lane],
-                    link_s: bytes / link.min(source.each),
-                    shared_s: bytes / source.shared,
-                };
-                if let Some((received_bytes, since)) = &summands {
-                    let bytes = received_bytes[lane] * since[lane][segment];
-                    copy.link_s += bytes / link;
-                    copy.shared_s += MOVED_PER_COPIED * bytes / source.memory;
-                }
-                copies.push(copy);
-            }
-        }
-        copies
-    }
-
-    /// How many replicas have one GPU, and so one link, with one of them: the copies of each are
-    /// looked at alone. 1 for other splits.
-    fn replicas_beside(&self, lane: usize) -> f64 {
-        let beside = self.gpus.iter().filter(|gpu| **gpu == self.gpus[lane]).count();
-        if self.replicas_s.is_empty() { 1.0 } else { beside as f64 }
     }
 }
 
@@ -244,7 +265,7 @@ pub struct StreamedTiming<'t> {
     warm: Vec<Stages>,
     /// The first call, made when it is asked for; `None` where it is as the others.
     cold: OnceCell<Option<Vec<Stages>>>,
-    stays: &'t [LaneSet],
+    streamed: Vec<Streamed>,
     /// From where the first call reads, where it reads the files.
     first: Option<WeightSource>,
     load: f64,
@@ -267,8 +288,8 @@ impl<'t> StreamedTiming<'t> {
         let sources = WeightSources::of(timing, stays, locked);
         let WeightSources { file_bytes, locked_bytes, locked_once_bytes, cached, .. } = sources;
         let cold_rate = timing.times.source_bytes_per_s();
-        let each = host.page_cache_bytes_per_s.value;
-        let first = WeightSource { each, shared: cold_rate, memory: f64::INFINITY };
+        let each = 1.0 / host.page_cache_bytes_per_s.value;
+        let first = WeightSource { each, shared: 1.0 / cold_rate, memory: 0.0 };
         let reread_s = timing.reread_s(timing.mapped_bytes, file_bytes + locked_bytes);
         let devices = timing.lanes().len();
         // What the host has of a segment comes with what is streamed of it.
@@ -284,11 +305,12 @@ impl<'t> StreamedTiming<'t> {
         let again = if cached { 0.0 } else { 1e3 * file_bytes / host.storage_bytes_per_s.value };
         let read_bytes = file_bytes + locked_once_bytes;
         let is_read_first = locked.is_some() || !timing.times.is_in_page_cache();
+        let streamed = timing.all_streamed(stays);
         StreamedTiming {
             timing,
-            warm: timing.stages(stays, |segment| sources.at(segment)),
+            warm: timing.stages(&streamed, |segment| sources.at(segment)),
             cold: OnceCell::new(),
-            stays,
+            streamed,
             first: is_read_first.then_some(first),
             load: 1e3 * timing.load_s(loads),
             locking: 1e3 * locked_bytes / PAGE_LOCK_BYTES_PER_S,
@@ -330,7 +352,7 @@ impl<'t> StreamedTiming<'t> {
     fn cold(&self) -> Option<&[Stages]> {
         let make = || {
             let first = self.first?;
-            Some(self.timing.stages(self.stays, |_| first))
+            Some(self.timing.stages(&self.streamed, |_| first))
         };
         self.cold.get_or_init(make).as_deref()
     }
@@ -346,20 +368,44 @@ impl<'t> StreamedTiming<'t> {
         ms
     }
 
+    /// The same, where the component takes less than `longest_ms` by itself. The first call is only
+    /// simulated where the others leave time for it.
+    pub fn ms_below(&self, slots: SlotCounts, longest_ms: f64) -> Option<ComponentMs> {
+        let [warm] = self.slowest(&self.warm, &[slots], self.timing.calls);
+        let is_shorter = |ms: &ComponentMs| ms.alone() < longest_ms;
+        Some(self.of_calls(warm, self.least_first_ms().unwrap_or(warm.first)))
+            .filter(is_shorter)?;
+        let cold = self.cold().map(|cold| self.slowest(cold, &[slots], 1));
+        let first = cold.map_or(warm.first, |[cold]| cold.first);
+        Some(self.of_calls(warm, first)).filter(is_shorter)
+    }
+
     /// The same for each of these numbers of slots: in less time than one after the other.
     pub fn each_ms<const N: usize>(&self, slots: [SlotCounts; N]) -> [ComponentMs; N] {
         let warm = self.slowest(&self.warm, &slots, self.timing.calls);
         let cold = self.cold().map(|cold| self.slowest(cold, &slots, 1));
         std::array::from_fn(|one| {
-            let CallsMs { first, total } = warm[one];
-            let cold_first = cold.map_or(first, |cold| cold[one].first);
-            ComponentMs {
-                load: self.load,
-                first_read: RING_TIME * (cold_first - first) + self.locking,
-                compute: RING_TIME * total + self.reread,
-                storage: self.storage,
-                storage_again: self.storage_again,
-            }
+            self.of_calls(warm[one], cold.map_or(warm[one].first, |cold| cold[one].first))
         })
+    }
+
+    /// What the first call takes at least, where it reads the files: all that is streamed passes
+    /// through what devices share, of replicas what is the first one's.
+    fn least_first_ms(&self) -> Option<f64> {
+        let is_apart = !self.timing.replicas_s.is_empty();
+        let first = self.first?;
+        let together = self.streamed.iter().filter(|streamed| !is_apart || streamed.lane == 0);
+        Some(1e3 * first.shared * together.map(|streamed| streamed.bytes).sum::<f64>())
+    }
+
+    /// The job's times where calls take so long with the weights in RAM, and the first one so long.
+    fn of_calls(&self, warm: CallsMs, first_ms: f64) -> ComponentMs {
+        ComponentMs {
+            load: self.load,
+            first_read: RING_TIME * (first_ms - warm.first) + self.locking,
+            compute: RING_TIME * warm.total + self.reread,
+            storage: self.storage,
+            storage_again: self.storage_again,
+        }
     }
 }

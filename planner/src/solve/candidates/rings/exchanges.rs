@@ -96,7 +96,7 @@ impl<'e> Exchanges<'e> {
         };
         let is_held = |segment: usize| size(segment) > 0 && best.stays[segment].has(lane);
         let held = self.in_place_of(more, is_held, size, effort);
-        self.first_better(best, held, stays);
+        self.first_better(best, Some(lane), held, stays);
     }
 
     /// A streamed segment is page-locked, in place of another one that is as large at most.
@@ -116,7 +116,7 @@ impl<'e> Exchanges<'e> {
         };
         let is_locked = |segment: usize| before[segment] && size(segment) > 0;
         let others = self.in_place_of(more, is_locked, size, effort);
-        self.first_better(best, others, locked);
+        self.first_better(best, None, others, locked);
     }
 
     /// Nothing, then the blocks in whose place a larger one may be: those that leave the least
@@ -135,47 +135,51 @@ impl<'e> Exchanges<'e> {
         std::iter::once(None).chain(others.into_iter().take(effort.others).map(Some)).collect()
     }
 
-    /// Goes on to the first exchange that fits and takes less.
+    /// Goes on to the first exchange that fits and takes less. If any, `lane` has other segments
+    /// then.
     fn first_better(
         &self,
         best: &mut Tried,
+        lane: Option<usize>,
         in_place_of: Vec<Option<usize>>,
         exchanged: impl Fn(Option<usize>, &Tried) -> (Vec<LaneSet>, Option<Arc<[bool]>>),
     ) {
         let slots = best.slots;
         let better = in_place_of.into_iter().find_map(|less| {
             let (stays, locked) = exchanged(less, best);
-            if !self.fits(&stays, locked.as_deref(), slots) {
+            let fits_held = lane.is_none_or(|lane| self.has_room(lane, &stays, slots));
+            if !fits_held || !self.may_lock(&stays, locked.as_deref()) {
                 return None;
             }
-            let ms = self.timing.streamed(&stays, locked.as_deref()).ms(slots);
-            let is_shorter = ms.alone() < best.all_ms() * (1.0 - GAIN);
-            is_shorter.then_some(Tried { slots, stays, locked, ms })
+            let streamed = self.timing.streamed(&stays, locked.as_deref());
+            let ms = streamed.ms_below(slots, best.all_ms() * (1.0 - GAIN))?;
+            Some(Tried { slots, stays, locked, ms })
         });
         if let Some(better) = better {
             *best = better;
         }
     }
 
-    fn fits(&self, stays: &[LaneSet], locked: Option<&[bool]>, slots: SlotCounts) -> bool {
-        let has_room = |(lane, room): (usize, &u64)| {
-            let (mut held, mut streamed, mut largest) = (0, 0, 0);
-            for (segment, stays) in stays.iter().enumerate() {
-                let bytes = self.bytes(lane, segment);
-                if stays.has(lane) {
-                    held += bytes;
-                } else if bytes > 0 {
-                    (streamed, largest) = (streamed + 1, bytes.max(largest));
-                }
+    /// Whether a device has room for what stays there, beside its slots.
+    fn has_room(&self, lane: usize, stays: &[LaneSet], slots: SlotCounts) -> bool {
+        let (mut held, mut streamed, mut largest) = (0, 0, 0);
+        for (segment, stays) in stays.iter().enumerate() {
+            let bytes = self.bytes(lane, segment);
+            if stays.has(lane) {
+                held += bytes;
+            } else if bytes > 0 {
+                (streamed, largest) = (streamed + 1, bytes.max(largest));
             }
-            held + u64::from(slots.on(lane)).min(streamed) * largest <= *room
-        };
-        let locked_bytes = || {
-            let locked = (0..stays.len()).filter(|at| locked.is_some_and(|locked| locked[*at]));
-            locked.map(|segment| self.timing.streamed_bytes(stays, segment)).sum::<u64>()
-        };
-        self.room.iter().enumerate().all(has_room)
-            && self.locked_max.is_none_or(|most| locked_bytes() <= most.0)
+        }
+        held + u64::from(slots.on(lane)).min(streamed) * largest <= self.room[lane]
+    }
+
+    /// Whether so much of what is streamed may be page-locked.
+    fn may_lock(&self, stays: &[LaneSet], locked: Option<&[bool]>) -> bool {
+        let (Some(most), Some(locked)) = (self.locked_max, locked) else { return true };
+        let locked = locked.iter().enumerate().filter(|(_, is_locked)| **is_locked);
+        let bytes = locked.map(|(segment, _)| self.timing.streamed_bytes(stays, segment));
+        bytes.sum::<u64>() <= most.0
     }
 
     /// What a device has of a segment's weights.

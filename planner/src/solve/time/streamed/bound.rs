@@ -26,7 +26,8 @@ impl Timing<'_> {
     pub fn call_bound(&self, stays: &[LaneSet], locked: Option<&[bool]>) -> CallBound {
         let sources = WeightSources::of(self, stays, locked);
         let (mut shared_s, mut links_s) = (0.0, BTreeMap::<usize, f64>::new());
-        for copy in self.copies(stays, |segment| sources.at(segment)) {
+        for streamed in self.all_streamed(stays) {
+            let copy = self.copy(&streamed, sources.at(streamed.segment));
             // Replicas are looked at one by one.
             let apart = !self.replicas_s.is_empty();
             *links_s.entry(if apart { copy.lane } else { copy.link }).or_default() += copy.link_s;
@@ -39,7 +40,7 @@ impl Timing<'_> {
             return CallBound::Computing;
         }
         let device = self.spread.devices[lane];
-        let page_cache = sources.host.page_cache_bytes_per_s.value;
+        let page_cache = self.times.inventory.host.page_cache_bytes_per_s.value;
         match device.filter(|_| link_s >= shared_s) {
             Some(device) if self.link(device) <= page_cache || sources.file_bytes == 0.0 => {
                 CallBound::Link(device)

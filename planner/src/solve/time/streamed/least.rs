@@ -81,16 +81,16 @@ impl StreamedSums<'_> {
     pub fn least(&self, slots: u32) -> ComponentMs {
         let StreamedSums { timing, bytes, lanes, shared_file_bytes } = self;
         let sources = WeightSources::of_bytes(timing, *bytes);
-        let [files, copies] = [false, true].map(|is_locked| sources.source(is_locked, 1.0));
+        let WeightSources { files, copies, .. } = sources;
         let of_files = match sources.cached {
             true => lanes.iter().map(|lane| lane.file_bytes).sum(),
             false => *shared_file_bytes,
         };
         let of_copies: f64 = lanes.iter().map(|lane| lane.locked_bytes).sum();
-        let shared_s = of_files / files.shared + of_copies / copies.shared;
+        let shared_s = of_files * files.shared + of_copies * copies.shared;
         let copies_s = lanes.iter().zip(&timing.spread.devices).map(|(lane, device)| {
-            let link = device.map_or(f64::INFINITY, |device| timing.link(device));
-            lane.file_bytes / link.min(files.each) + lane.locked_bytes / link
+            let link = device.map_or(0.0, |device| 1.0 / timing.link(device));
+            lane.file_bytes * link.max(files.each) + lane.locked_bytes * link
         });
         let copies_s: Vec<f64> = copies_s.collect();
         let once_s: f64 = timing.segments_s.iter().sum();
