@@ -85,6 +85,12 @@ pub(super) trait Lanes {
     /// The machine has the instructions.
     unsafe fn subtract(a: Self::Vector, b: Self::Vector) -> Self::Vector;
 
+    /// The elements of `a` and then `b` at even places, and those at odd ones.
+    ///
+    /// # Safety
+    /// The machine has the instructions.
+    unsafe fn even_and_odd(a: Self::Vector, b: Self::Vector) -> [Self::Vector; 2];
+
     /// The larger one of each lane; `b` where one is no number.
     ///
     /// # Safety

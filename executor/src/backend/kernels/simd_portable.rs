@@ -91,6 +91,12 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
+    unsafe fn even_and_odd(a: [f32; 8], b: [f32; 8]) -> [[f32; 8]; 2] {
+        let at = |place: usize| if place < 8 { a[place] } else { b[place - 8] };
+        [0, 1].map(|first| std::array::from_fn(|lane| at(2 * lane + first)))
+    }
+
+    #[inline(always)]
     unsafe fn larger(a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
         std::array::from_fn(|lane| if a[lane] > b[lane] { a[lane] } else { b[lane] })
     }
