@@ -7,10 +7,11 @@
 //! for any tap; enlarging, zeros around the picture and a normalisation before are done there.
 //! Nothing of the size of the picture exists beside input and output.
 //!
-//! Filters in bf16 are multiplied in tiles where the processor has them ([`tiled`]).
+//! Filters in bf16 are multiplied in tiles where the processor has them ([`tiled`]). Else 3 by 3
+//! kernels take less than half of the products, where there are channels enough ([`winograd`]).
 //!
-//! Invariant: an output is summed by blocks of channels, in each by taps, then by channels,
-//! whatever region it is in.
+//! Invariant of the others: an output is summed by blocks of channels, in each by taps, then by
+//! channels, whatever region it is in.
 
 use std::ops::Range;
 
@@ -19,7 +20,6 @@ use super::grid::{aligned_len, piece};
 use super::group_norm::{GroupNormShape, group_norm_factors, group_norm_scratch_len};
 use super::matmul::{Columns, LinearShape, linear, linear_scratch_len};
 use super::outer::{PANEL, tile, with_rows};
-use super::simd::Isa;
 use super::simd::{Lanes, per_isa};
 use super::widen::widen;
 use super::workers::{Disjoint, Workers};
@@ -30,11 +30,13 @@ mod region;
 #[cfg(target_arch = "x86_64")]
 mod tiled;
 mod weights;
+mod winograd;
 
-use region::{OutputRegion, Regions};
+use region::{InputRows, OutputRegion, Regions};
 pub use weights::Filters;
 
 use weights::PackedWeights;
+use winograd::{Patches, WinogradCall};
 
 /// Input channels that are summed before the sums are added to the output: of a 3 by 3 kernel,
 /// their weights for a panel of outputs take 72 KiB, and a row of inputs under a tile 8 KiB.
@@ -154,8 +156,15 @@ pub fn conv2d_scratch_len(shape: &ConvShape, workers: usize) -> usize {
         let (rows, out_features) = (shape.output_pixels(), shape.out_channels);
         return linear_scratch_len(&LinearShape { rows, in_features, out_features }, workers);
     }
-    let weights_len = aligned_len(PackedWeights::len(shape));
-    weights_len + aligned_len(shape.norm_len()) + workers * Regions::of(shape).scratch_len(shape)
+    let patches_len = Patches::of(shape).map_or(0, |patches| patches.scratch_len(shape));
+    let own_len = Regions::of(shape).scratch_len(shape).max(patches_len);
+    aligned_len(weights_len(shape)) + aligned_len(shape.norm_len()) + workers * own_len
+}
+
+/// Elements of all filters, packed or transformed.
+fn weights_len(shape: &ConvShape) -> usize {
+    let transformed = Patches::of(shape).map_or(0, |_| Patches::filters_len(shape));
+    PackedWeights::len(shape).max(transformed)
 }
 
 /// `out = conv(norm(input), weight) + bias`, with zeros outside the normalised input.
@@ -227,7 +236,7 @@ fn convolve(
         return;
     }
     let mut rest = scratch;
-    let packed = piece(&mut rest, PackedWeights::len(shape));
+    let packed = piece(&mut rest, weights_len(shape));
     let norm_scratch = piece(&mut rest, shape.norm_len());
     let norm = norm.zip(shape.group_norm()).map(|([scale, shift], shape)| {
         group_norm_factors(workers, input, &shape, scale, shift, norm_scratch)
@@ -243,9 +252,16 @@ fn convolve(
         call.run(workers, rest, len, operations);
         return;
     }
+    let (isa, out) = (workers.isa(), &Disjoint::new(out));
+    let input = InputRows { isa, shape, values: input, norm };
+    if let Some(patches) = Patches::of(shape) {
+        let len = patches.scratch_len(shape);
+        let filters = winograd::pack_filters(workers, shape, filters, packed, rest, len);
+        WinogradCall { input, patches, filters, bias, out }.run(workers, rest, len, operations);
+        return;
+    }
     let weights = PackedWeights::pack(workers, shape, filters, packed, rest, len);
-    let out = Disjoint::new(out);
-    let call = ConvCall { isa: workers.isa(), shape, input, norm, weights, bias, out: &out };
+    let call = ConvCall { input, weights, bias, out };
     workers.for_each_with(regions.count(shape), operations, rest, len, |scratch, task| {
         call.convolve(&regions.region(shape, task), scratch);
     });
@@ -253,11 +269,7 @@ fn convolve(
 
 /// What all tasks of one call share.
 struct ConvCall<'a> {
-    isa: Isa,
-    shape: &'a ConvShape,
-    input: &'a [f32],
-    /// Factors and summands of the normalisation, `[batch, in_channels]`.
-    norm: Option<(&'a [f32], &'a [f32])>,
+    input: InputRows<'a>,
     weights: PackedWeights<'a>,
     bias: Option<WeightView<'a>>,
     out: &'a Disjoint<'a>,
@@ -266,18 +278,18 @@ struct ConvCall<'a> {
 impl ConvCall<'_> {
     /// All channels of a region of the output.
     fn convolve(&self, region: &OutputRegion, scratch: &mut [f32]) {
-        let shape = self.shape;
+        let (isa, shape) = (self.input.isa, self.input.shape);
         let channels = shape.out_channels;
         let mut scratch = scratch;
         let packed = piece(&mut scratch, region.packed_len(shape));
         let offsets = tap_offsets(shape, region);
         let offsets = &offsets[..shape.taps()];
-        self.pack(region, packed, scratch);
+        self.input.pack(region, packed, scratch);
         for first in (0..channels).step_by(PANEL) {
             let columns = PANEL.min(channels - first);
             let mut bias = [0.0; PANEL];
             if let Some(stored) = self.bias {
-                widen(self.isa, stored, first, &mut bias[..columns]);
+                widen(isa, stored, first, &mut bias[..columns]);
             }
             for block in shape.channel_blocks() {
                 let (depth, begin) = (block.len(), block.start == 0);
@@ -301,7 +313,7 @@ impl ConvCall<'_> {
                         bias,
                         accumulate,
                     };
-                    convolve_row(self.isa, a, b, pixels.len(), &mut target);
+                    convolve_row(isa, a, b, pixels.len(), &mut target);
                 }
             }
         }

@@ -6,10 +6,10 @@
 
 use std::ops::Range;
 
-use super::{ConvCall, ConvShape};
+use super::ConvShape;
 use crate::backend::kernels::grid::aligned_len;
 use crate::backend::kernels::math::silu;
-use crate::backend::kernels::simd::per_isa;
+use crate::backend::kernels::simd::{Isa, per_isa};
 use crate::backend::kernels::transpose::transpose;
 
 /// Output pixels along a row of a region: two tiles of 14, the largest one's rows.
@@ -106,7 +106,17 @@ impl OutputRegion {
     }
 }
 
-impl ConvCall<'_> {
+/// A convolution's input, whose rows are packed.
+pub(super) struct InputRows<'a> {
+    pub(super) isa: Isa,
+    pub(super) shape: &'a ConvShape,
+    /// `[batch, height, width, in_channels]`.
+    pub(super) values: &'a [f32],
+    /// Factors and summands of the normalisation, `[batch, in_channels]`.
+    pub(super) norm: Option<(&'a [f32], &'a [f32])>,
+}
+
+impl InputRows<'_> {
     /// Packs the input under a region. `row_scratch`: a row's elements.
     pub(super) fn pack(&self, region: &OutputRegion, packed: &mut [f32], row_scratch: &mut [f32]) {
         let shape = self.shape;
@@ -147,7 +157,7 @@ impl ConvCall<'_> {
         let pixels = (inside.start - shape.pad_left) / shape.upsample
             ..(inside.end - 1 - shape.pad_left) / shape.upsample + 1;
         let at = ((region.image * shape.height + y) * shape.width + pixels.start) * channels;
-        let from = &self.input[at..at + pixels.len() * channels];
+        let from = &self.values[at..at + pixels.len() * channels];
         let left = inside.start - columns.start;
         if shape.stride == 1 && shape.upsample == 1 {
             if inside.len() < stride {

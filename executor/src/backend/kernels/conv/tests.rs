@@ -144,41 +144,43 @@ fn check_in_bf16(shape: ConvShape) {
 #[test]
 fn filters_that_lie_apart_give_the_same_bits() {
     let (mut random, taps, stride) = (Random::new(5), 9, 27);
-    let shape = ConvShape { in_channels: 70, ..SHAPE };
-    let input = random.normals(shape.height * shape.width * shape.in_channels);
-    let filters = shape.out_channels * shape.in_channels;
-    let dimensions = [shape.out_channels, shape.in_channels, 3, 3];
-    for storage in [StorageType::F32, StorageType::BF16, StorageType::F16] {
-        let weight = Stored::random(&mut random, storage, &dimensions);
-        let size = storage.element_bytes();
-        // Each channel's taps with others' behind them, but for the last one's.
-        let mut bytes = vec![0x5a; ((filters - 1) * stride + taps) * size];
-        for (filter, own) in weight.view().bytes.chunks(taps * size).enumerate() {
-            bytes[filter * stride * size..][..own.len()].copy_from_slice(own);
+    for out_channels in [4, 40] {
+        let shape = ConvShape { in_channels: 70, out_channels, ..SHAPE };
+        let input = random.normals(shape.height * shape.width * shape.in_channels);
+        let filters = shape.out_channels * shape.in_channels;
+        let dimensions = [shape.out_channels, shape.in_channels, 3, 3];
+        for storage in [StorageType::F32, StorageType::BF16, StorageType::F16] {
+            let weight = Stored::random(&mut random, storage, &dimensions);
+            let size = storage.element_bytes();
+            // Each channel's taps with others' behind them, but for the last one's.
+            let mut bytes = vec![0x5a; ((filters - 1) * stride + taps) * size];
+            for (filter, own) in weight.view().bytes.chunks(taps * size).enumerate() {
+                bytes[filter * stride * size..][..own.len()].copy_from_slice(own);
+            }
+            let apart = WeightView { bytes: &bytes, ..weight.view() };
+            for_each_workers(|workers| {
+                let run = |filters: Filters<'_>| {
+                    let mut out = vec![f32::NAN; shape.output_pixels() * shape.out_channels];
+                    let mut scratch = scratch(conv2d_scratch_len(&shape, workers.count()));
+                    let rounds = storage == StorageType::BF16 && workers.isa().has_bf16_products();
+                    convolve(
+                        workers,
+                        &shape,
+                        &input,
+                        None,
+                        filters,
+                        None,
+                        &mut out,
+                        &mut scratch,
+                        rounds,
+                    );
+                    out
+                };
+                let together = run(weight.view().into());
+                assert_eq!(run(Filters { weight: apart, stride }), together, "{storage}");
+                together
+            });
         }
-        let apart = WeightView { bytes: &bytes, ..weight.view() };
-        for_each_workers(|workers| {
-            let run = |filters: Filters<'_>| {
-                let mut out = vec![f32::NAN; shape.output_pixels() * shape.out_channels];
-                let mut scratch = scratch(conv2d_scratch_len(&shape, workers.count()));
-                let rounds = storage == StorageType::BF16 && workers.isa().has_bf16_products();
-                convolve(
-                    workers,
-                    &shape,
-                    &input,
-                    None,
-                    filters,
-                    None,
-                    &mut out,
-                    &mut scratch,
-                    rounds,
-                );
-                out
-            };
-            let together = run(weight.view().into());
-            assert_eq!(run(Filters { weight: apart, stride }), together, "{storage}");
-            together
-        });
     }
 }
 
@@ -228,8 +230,49 @@ fn kernels_strides_and_pads_match_the_reference() {
 fn many_blocks_and_tasks_match_the_reference() {
     let wide = ConvShape { in_channels: 130, out_channels: 131, height: 6, ..SHAPE };
     check(wide, StorageType::BF16, true);
+    check(ConvShape { stride: 2, pad_top: 0, pad_left: 0, ..wide }, StorageType::F16, true);
     let large = ConvShape { height: 40, width: 31, in_channels: 6, out_channels: 9, ..SHAPE };
     check(ConvShape { batch: 2, ..large }, StorageType::F32, true);
+}
+
+#[test]
+fn patches_match_the_reference_wherever_they_end() {
+    let small = ConvShape { in_channels: 16, out_channels: 32, batch: 2, ..SHAPE };
+    assert!(Patches::of(&small).is_some() && Patches::of(&SHAPE).is_none());
+    for storage in [StorageType::F32, StorageType::F16, StorageType::BF16] {
+        check(small, storage, true);
+    }
+    check(ConvShape { height: 1, width: 1, ..small }, StorageType::F32, true);
+    check(ConvShape { pad_top: 0, pad_left: 2, pad_bottom: 2, ..small }, StorageType::F32, false);
+    let norm = Some(InputNorm { groups: 10, eps: 1e-5, silu: true });
+    let wide = ConvShape { in_channels: 70, out_channels: 33, norm, ..small };
+    check(ConvShape { height: 35, width: 61, batch: 1, ..wide }, StorageType::F32, true);
+    check(ConvShape { height: 6, width: 28, accumulate: true, ..wide }, StorageType::BF16, true);
+    check(ConvShape { height: 5, width: 15, upsample: 2, ..wide }, StorageType::F16, true);
+}
+
+#[test]
+fn a_patch_gives_the_same_bits_in_any_picture() {
+    let whole = ConvShape { in_channels: 16, out_channels: 32, height: 20, width: 70, ..SHAPE };
+    let case = Case::new(whole, StorageType::F32, true);
+    // What is right of column 30 and below row 8, whose first row and column are others' borders.
+    let (top, left) = (8, 30);
+    let part = ConvShape { height: whole.height - top, width: whole.width - left, ..whole };
+    let pixels = |y: usize| (y * whole.width + left) * 16..(y + 1) * whole.width * 16;
+    let input: Vec<f32> =
+        (top..whole.height).flat_map(|y| case.input[pixels(y)].iter().copied()).collect();
+    let before = vec![0.0; part.output_pixels() * 32];
+    let [weight, bias] = [&case.weight, case.bias.as_ref().expect("it has one")].map(Stored::view);
+    for_each_workers(|workers| {
+        let (all, mut own) = (case.run(workers, false), before.clone());
+        let mut scratch = scratch(conv2d_scratch_len(&part, workers.count()));
+        conv2d(workers, &part, &input, None, weight, Some(bias), &mut own, &mut scratch);
+        for (y, x) in (1..part.height).flat_map(|y| (1..part.width).map(move |x| (y, x))) {
+            let all = &all[((top + y) * whole.width + left + x) * 32..][..32];
+            assert_eq!(&own[(y * part.width + x) * 32..][..32], all, "{y} {x}");
+        }
+        own
+    });
 }
 
 #[test]

@@ -27,7 +27,7 @@ impl<'a> From<WeightView<'a>> for Filters<'a> {
 
 impl Filters<'_> {
     /// Widens the taps of some channels, counted through all outputs, into `row`, `[channel, tap]`.
-    fn widen(&self, isa: Isa, channels: Range<usize>, taps: usize, row: &mut [f32]) {
+    pub(super) fn widen(&self, isa: Isa, channels: Range<usize>, taps: usize, row: &mut [f32]) {
         if self.stride == taps {
             widen(isa, self.weight, channels.start * taps, row);
             return;
