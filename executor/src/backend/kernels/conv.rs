@@ -320,6 +320,17 @@ impl ConvCall<'_> {
     }
 }
 
+/// Writes the first values of a panel, or adds them to what is there.
+#[inline(always)]
+fn add_or_store(to: &mut [f32], values: &[f32; PANEL], accumulate: bool) {
+    match (accumulate, <&mut [f32; PANEL]>::try_from(&mut *to)) {
+        (false, Ok(to)) => *to = *values,
+        (false, Err(_)) => to.copy_from_slice(&values[..to.len()]),
+        (true, Ok(to)) => to.iter_mut().zip(values).for_each(|(to, value)| *to += value),
+        (true, Err(_)) => to.iter_mut().zip(values).for_each(|(to, value)| *to += value),
+    }
+}
+
 /// The most taps of a kernel.
 const TAPS_MAX: usize = 16;
 

@@ -21,8 +21,8 @@ const REGION_ROWS_MAX: usize = 16;
 /// About how many elements a packed region has: 512 KiB, a part of a second level cache.
 const REGION_ELEMENTS: usize = 1 << 17;
 
-/// A picture is cut into so many rows of regions at least, for the workers to share.
-const REGION_ROWS_MIN: usize = 4;
+/// Workers share a picture: it has at least this many rows of regions.
+pub(super) const REGION_ROWS_MIN: usize = 4;
 
 /// How the output is cut. Depends on the shape alone.
 pub(super) struct Regions {

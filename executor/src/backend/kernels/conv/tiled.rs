@@ -14,9 +14,9 @@ use std::arch::x86_64::{
 use std::mem::transmute;
 use std::ops::Range;
 
-use super::region::{OutputRegion, Regions, input_rows};
+use super::region::{OutputRegion, REGION_ROWS_MIN, Regions, input_rows};
 use super::weights::{Filters, PackedWeights};
-use super::{ConvShape, TAPS_MAX};
+use super::{ConvShape, TAPS_MAX, add_or_store};
 use crate::backend::kernels::grid::{aligned_len, piece};
 use crate::backend::kernels::lanes::Lanes;
 use crate::backend::kernels::math::silu;
@@ -44,9 +44,6 @@ const REGION_COLUMNS: usize = 2 * TILE_ROWS;
 
 /// The most rows of a region.
 const REGION_ROWS_MAX: usize = 16;
-
-/// The fewest rows of regions that a picture is cut into, for the workers to share.
-const REGION_ROWS_MIN: usize = 4;
 
 /// Bytes of a step's filters for a panel: two tiles.
 const STEP_BYTES: usize = 2 * TILE_BYTES;
@@ -334,12 +331,7 @@ impl TiledCall<'_> {
 #[inline]
 fn store(sums: &[f32; PANEL], bias: &[f32; PANEL], accumulate: bool, out: &mut [f32]) {
     let values: [f32; PANEL] = std::array::from_fn(|column| sums[column] + bias[column]);
-    match (accumulate, <&mut [f32; PANEL]>::try_from(&mut *out)) {
-        (false, Ok(out)) => *out = values,
-        (true, Ok(out)) => out.iter_mut().zip(&values).for_each(|(out, value)| *out += value),
-        (false, Err(_)) => out.copy_from_slice(&values[..out.len()]),
-        (true, Err(_)) => out.iter_mut().zip(&values).for_each(|(out, value)| *out += value),
-    }
+    add_or_store(out, &values, accumulate);
 }
 
 /// Rounds a pixel's channels, normalised if so said, to bf16; behind the last channel of a step are

@@ -20,7 +20,7 @@
 
 mod transforms;
 
-use super::region::{InputRows, OutputRegion};
+use super::region::{InputRows, OutputRegion, REGION_ROWS_MIN};
 use super::{ConvShape, Filters};
 use crate::backend::kernels::grid::{Rows, aligned_len, piece};
 use crate::backend::kernels::outer::{PANEL, multiply_panel};
@@ -55,13 +55,11 @@ const PATCH_ROWS_MAX: usize = 4;
 /// for fewer patches at a time.
 const TRANSFORMED_ELEMENTS: usize = 1 << 18;
 
-/// A picture is cut into so many rows of regions at least, for the workers to share.
-const REGION_ROWS_MIN: usize = 4;
-
 /// Channels of filters that a task transforms at a time.
 const CHANNEL_BLOCK: usize = 64;
 
-/// With so many input channels a patch's transforms take about half of what its products save.
+/// With this many input channels the transforms of a patch take about half of the time that its
+/// products save.
 const IN_CHANNELS_MIN: usize = 16;
 
 /// How the output is cut. Depends on the shape alone.

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use super::super::add_or_store;
 use super::{BEYOND_ROW, LINE, POINTS, ROW, SIDE};
 use crate::backend::kernels::outer::PANEL;
 use crate::backend::kernels::simd::{Lanes, per_isa};
@@ -153,15 +154,4 @@ per_isa! {
 unsafe fn output_sums<L: Lanes>([a, b, c, d]: [L::Vector; 4]) -> [L::Vector; SIDE] {
     // SAFETY: the caller's promise.
     unsafe { [L::add(L::add(a, b), c), L::subtract(L::subtract(b, c), d)] }
-}
-
-/// Writes the first values of a panel, or adds them to what is there.
-#[inline(always)]
-fn add_or_store(to: &mut [f32], values: &Panel, accumulate: bool) {
-    match (accumulate, <&mut Panel>::try_from(&mut *to)) {
-        (false, Ok(to)) => *to = *values,
-        (false, Err(_)) => to.copy_from_slice(&values[..to.len()]),
-        (true, Ok(to)) => to.iter_mut().zip(values).for_each(|(to, value)| *to += value),
-        (true, Err(_)) => to.iter_mut().zip(values).for_each(|(to, value)| *to += value),
-    }
 }
