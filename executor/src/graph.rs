@@ -139,6 +139,9 @@ pub struct Node {
     pub lane: Option<usize>,
     /// In a graph that is joined, for which of its runs of items; else 0.
     pub item_run: usize,
+    /// In how many parts its tokens are computed, one after the other: more than one in a graph
+    /// that is cut over devices, where some parts cross while others are computed.
+    pub token_parts: usize,
 }
 
 /// A node with the graph around it: the shapes and the weights that its operation is asked about.
@@ -148,9 +151,20 @@ pub struct NodeView<'a> {
     pub graph: &'a Graph,
     /// What is looked at.
     pub node: &'a Node,
+    tokens: Option<usize>,
 }
 
 impl<'a> NodeView<'a> {
+    /// The same, of which only so many rows of the result are computed.
+    pub fn of_tokens(self, tokens: usize) -> NodeView<'a> {
+        NodeView { tokens: Some(tokens), ..self }
+    }
+
+    /// How many rows of its result are computed.
+    pub fn tokens(self) -> usize {
+        self.tokens.unwrap_or(self.output().rows())
+    }
+
     /// One of its inputs.
     pub fn input(self, index: usize) -> &'a Value {
         self.graph.value(self.node.inputs[index])
@@ -230,7 +244,7 @@ impl Graph {
 
     /// A node of this graph with what is around it.
     pub fn view<'a>(&'a self, node: &'a Node) -> NodeView<'a> {
-        NodeView { graph: self, node }
+        NodeView { graph: self, node, tokens: None }
     }
 
     /// The input of this name. A wrong name is a bug of the caller.

@@ -17,7 +17,7 @@ use rayon::prelude::*;
 
 use crate::failure::bad_request;
 use crate::graph::Graph;
-use crate::models::cut::{Cuts, summand_bytes};
+use crate::models::cut::{Cuts, summands};
 use crate::models::dealt::SharedGraph;
 use crate::models::{Model, ModelError, VaeGraphs};
 use crate::ops::OperationNeeds;
@@ -138,9 +138,11 @@ fn component_profile(
     let (host, others) = firsts.split_first().expect("there are kinds");
     let cuts = Cuts::of(&host.graph);
     let mut segments = host.segments(others);
+    let mut summands = summands(&host.graph, &cuts);
     if options.exact_matmul {
         // What is decoded or widened is multiplied at the speed of f32.
-        for work in segments.iter_mut().flat_map(|segment| &mut segment.work) {
+        let of_segments = segments.iter_mut().flat_map(|segment| &mut segment.work);
+        for work in of_segments.chain(&mut summands.products) {
             if matches!(work.kind, WorkKind::Matmul(storage) if storage.has_rounded_products()) {
                 work.kind = WorkKind::Matmul(StorageType::F32);
             }
@@ -157,7 +159,7 @@ fn component_profile(
         boundary_bytes: host.graph.boundary_bytes(),
         splits_rows: splits_rows(&host.graph),
         heads_max: cuts.parts_max() as u32,
-        summand_bytes: summand_bytes(&host.graph, &cuts),
+        summands,
         items: component.items,
         segments,
     }

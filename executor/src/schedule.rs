@@ -25,6 +25,7 @@ mod lifetime;
 mod outline;
 mod profile;
 mod resolve;
+mod token_parts;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -105,13 +106,16 @@ pub enum Instruction {
     },
 }
 
-/// The computation of a node, or of some rows of its matrix, on one lane.
+/// The computation of a node, of some rows of its matrix, or of some of its tokens, on one lane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
     /// Which device computes, by its position in the plan.
     pub lane: usize,
     /// Index of the node.
     pub node: usize,
+    /// How many rows of inputs and result are computed, from where these begin here; `None` for
+    /// all.
+    pub tokens: Option<usize>,
     /// Where its inputs lie in the lane's arena.
     pub inputs: Vec<Bytes>,
     /// Where its result lies.
@@ -146,6 +150,14 @@ pub struct Transfer {
     pub rows: usize,
     /// Bytes of a row.
     pub row_bytes: Bytes,
+}
+
+impl Run {
+    /// Whether it computes nothing: a part without tokens, where the component's inputs are too
+    /// small for so many parts as they have at their largest.
+    pub fn is_empty(&self) -> bool {
+        self.tokens == Some(0)
+    }
 }
 
 impl Transfer {

@@ -193,12 +193,23 @@ pub struct ComponentProfile {
     /// The most devices that can share the heads and features of its blocks in a tensor split; 1
     /// where they cannot be split so.
     pub heads_max: u32,
-    /// The summands that each device of a tensor split gives each other one in a call, at least.
-    pub summand_bytes: Bytes,
+    /// What devices of a tensor split add up.
+    pub summands: SummandProfile,
     /// The items of a step that replicas on several devices may share.
     pub items: StepItems,
     /// Its segments in order.
     pub segments: Vec<SegmentProfile>,
+}
+
+/// The summands of a component in a tensor split, in one call.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct SummandProfile {
+    /// What each device gives each other one, at least.
+    pub bytes: Bytes,
+    /// Of that, the last parts: while they cross, no product is left to make.
+    pub last_bytes: Bytes,
+    /// The products that make them, whole.
+    pub products: Vec<Work>,
 }
 
 impl ComponentProfile {

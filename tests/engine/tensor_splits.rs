@@ -2,6 +2,7 @@
 //! device but for rounding, and to the bit the same for the same shares, wherever weights wait; in
 //! the bytes that the plan states, without races.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use crate::support::wide::Wide;
 use executor::families;
 use executor::models::Model;
 use executor::runtime::schedules;
+use executor::schedule::{Instruction, Run};
 use protocol::{Division, GraphOptions, JobShape, Plan, Residency};
 
 const JOB: JobShape =
@@ -123,6 +125,35 @@ fn heads_of_large_matrices_give_the_picture_of_one_device() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     Wide::bf16().write(dir.path()).expect("a file system with room");
     each_gives_the_picture(dir.path(), &JOB, &[&[1, 1], &[1, 3], &[2, 1, 1]]);
+}
+
+#[test]
+fn sums_of_many_tokens_cross_in_parts() {
+    let many = JobShape { width: 256, height: 192, batch: 2, ..JOB };
+    let dir = fixture("flux_dev");
+    assert_eq!(parts_of(&dir, &many), BTreeSet::from([3]));
+    each_gives_the_picture(&dir, &many, &[&[1, 1], &[2, 1, 1]]);
+    // Prompts that are shorter than they may be have fewer tokens than parts need.
+    let prompts = JobShape { true_cfg: true, max_sequence_length: 300, ..JOB };
+    for name in ["zimage_turbo", "qwen_image"] {
+        assert!(parts_of(&fixture(name), &prompts).contains(&2), "{name}");
+        each_gives_the_picture(&fixture(name), &prompts, &[&[1, 1]]);
+    }
+}
+
+/// In how many parts the DiT's nodes are computed that are computed in several, by two devices.
+fn parts_of(dir: &Path, job: &JobShape) -> BTreeSet<usize> {
+    let model = families::open(dir).expect("a whole model");
+    let plan = plan(dir, &*model, job, true, by_heads(&[1, 1], Residency::Resident));
+    let index = plan.components.iter().position(|c| c.name == "dit").expect("a DiT");
+    let scheduled = schedules(&plan, &*model).expect("its schedules");
+    let mut runs = BTreeMap::new();
+    for instruction in &scheduled[index].variants[0].program {
+        if let Instruction::Run(Run { node, tokens: Some(_), .. }) = instruction {
+            *runs.entry(*node).or_insert(0) += 1;
+        }
+    }
+    runs.into_values().collect()
 }
 
 #[test]

@@ -72,7 +72,8 @@ impl NodeCall<'_> {
 
     /// The node in its graph.
     pub fn view(&self) -> NodeView<'_> {
-        self.schedule.graph.view(self.node())
+        let view = self.schedule.graph.view(self.node());
+        self.run.tokens.map_or(view, |tokens| view.of_tokens(tokens))
     }
 
     /// One of its inputs.
@@ -95,15 +96,19 @@ impl NodeCall<'_> {
         self.schedule.elements.of(self.node().output)
     }
 
-    /// Bytes of an input.
+    /// Bytes of an input: of a node in parts, those that are read here.
     pub fn input_bytes(&self, index: usize) -> Bytes {
-        self.input(index).bytes_as(self.input_element(index))
+        let (value, element) = (self.input(index), self.input_element(index));
+        match self.run.tokens {
+            Some(tokens) => Bytes(element.bytes() * (tokens * value.features()) as u64),
+            None => value.bytes_as(element),
+        }
     }
 
-    /// Bytes that its result takes here: of a split product, those of its part.
+    /// Bytes that its result takes here: of a split product, or of a node in parts, those of its
+    /// part.
     pub fn output_bytes(&self) -> Bytes {
-        let value = self.output();
-        let rows = value.rows();
+        let rows = self.view().tokens();
         Bytes(self.output_element().bytes() * (rows * self.run.output_features) as u64)
     }
 
@@ -164,8 +169,7 @@ impl NodeCall<'_> {
             Some(Span::new(region.id(), offset.0, self.weight_bytes(index).0))
         });
         let Run { output, output_features, columns, workspace, .. } = self.run;
-        let value = self.output();
-        let rows = value.rows() as u64;
+        let rows = self.view().tokens() as u64;
         let of = |columns: usize| self.output_element().bytes() * columns as u64;
         let (row_bytes, stride) = (of(columns.len()), of(*output_features));
         let written = if columns.len() == *output_features {

@@ -157,8 +157,9 @@ impl<'a> GraphBuilder<'a> {
         let segment = self.present_segment();
         let op = op.into();
         let (inputs, weights) = (inputs.as_slice().into(), weights.as_slice().into());
-        let (lane, item_run) = (None, 0);
-        self.graph.nodes.push(Node { op, inputs, weights, output, segment, lane, item_run });
+        let (lane, item_run, token_parts) = (None, 0, 1);
+        let node = Node { op, inputs, weights, output, segment, lane, item_run, token_parts };
+        self.graph.nodes.push(node);
         output
     }
 

@@ -48,6 +48,12 @@ pub trait Operation: Any + Debug + Send + Sync {
         false
     }
 
+    /// Whether a row of its result is made of that row of each input, and so some rows can be
+    /// computed without the others.
+    fn is_by_token(&self) -> bool {
+        false
+    }
+
     /// How it deals with inputs that are cut along their features over several devices.
     fn cutting(&self, _node: NodeView<'_>) -> Cutting {
         Cutting::Whole

@@ -77,7 +77,7 @@ fn devices_of_a_tensor_split_give_each_other_the_summands_that_are_stated() {
     let profile = measured(&*model, &JOB, &options, &mut known);
     let stated = |name: &str| {
         let mut components = profile.components.iter();
-        components.find(|component| component.name == name).unwrap().summand_bytes
+        components.find(|component| component.name == name).unwrap().summands.bytes
     };
     assert_eq!(stated("t5"), Bytes::ZERO, "its heads cannot be shared");
     let summands = stated("dit").0;

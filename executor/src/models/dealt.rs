@@ -96,7 +96,8 @@ impl BatchGraphs {
         if let Some(shares) = division.tensor_shares() {
             let each = whole.iter().zip(&self.cuts[component.name]);
             let cut = each.map(|(graph, cuts)| {
-                cut(graph, cuts.get_or_init(|| Cuts::of(graph)), shares).map(Arc::new)
+                let cuts = cuts.get_or_init(|| Cuts::of(graph));
+                cut(graph, &whole[0], cuts, shares).map(Arc::new)
             });
             return cut.collect();
         }

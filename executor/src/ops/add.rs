@@ -28,6 +28,10 @@ impl Operation for AddOp {
         true
     }
 
+    fn is_by_token(&self) -> bool {
+        true
+    }
+
     fn cutting(&self, node: NodeView<'_>) -> Cutting {
         Cutting::Along { inputs: 2, units: node.output().features() }
     }
@@ -41,7 +45,7 @@ impl HostOperation for AddOp {
 
 impl CudaOperation for AddOp {
     fn run_on_cuda(&self, on: &CudaOperands<'_>) -> Result<(), DriverError> {
-        let elements = on.view().output().elements();
+        let elements = on.view().tokens() * on.view().output().features();
         elementwise::add(on.launcher(), on.output(), [on.input(0), on.input(1)], elements)
     }
 }

@@ -107,7 +107,7 @@ impl AttentionOp {
 /// Whether operands may be rounded to bf16: they may where those of products around them are.
 fn rounds(node: NodeView<'_>, assignment: &Assignment) -> bool {
     let graph = node.graph;
-    let storage = |node| NodeView { graph, node }.storage(0);
+    let storage = |node| graph.view(node).storage(0);
     let products = graph.nodes.iter().filter(|node| node.op.is_product());
     !assignment.exact_matmul && products.filter_map(storage).any(StorageType::has_rounded_products)
 }

@@ -154,6 +154,10 @@ impl Operation for LinearOp {
         true
     }
 
+    fn is_by_token(&self) -> bool {
+        true
+    }
+
     fn cutting(&self, _: NodeView<'_>) -> Cutting {
         Cutting::Product { sums: self.0 == Activation::None }
     }
@@ -165,7 +169,7 @@ fn in_features(node: NodeView<'_>) -> Few<usize> {
 }
 
 fn shape<'f>(node: NodeView<'_>, in_features: &'f [usize], out_features: usize) -> LinearShape<'f> {
-    LinearShape { rows: node.output().rows(), in_features, out_features }
+    LinearShape { rows: node.tokens(), in_features, out_features }
 }
 
 /// Whether the host forms a layer's products of bytes.
@@ -278,7 +282,7 @@ impl CudaOperation for LinearOp {
         let layer = Linear {
             inputs,
             input_element: on.input_at(0).element,
-            rows: on.view().output().rows(),
+            rows: on.view().tokens(),
             weight: on.weight(0),
             out_features: on.weight_rows(0),
             bias: on.view().storage(1).map(|_| on.weight(1)),

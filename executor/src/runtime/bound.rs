@@ -161,6 +161,9 @@ impl<'a> Bound<'a> {
                     let Instruction::Run(run) = &schedule.program[at] else {
                         panic!("sizes of {} have other instructions", self.component.name)
                     };
+                    if run.is_empty() {
+                        continue;
+                    }
                     let memory = self.component.memory_now(run.lane);
                     let files = &self.component.files;
                     let backend = self.devices.backend(&self.component.devices[run.lane]);
@@ -172,6 +175,9 @@ impl<'a> Bound<'a> {
                     }
                     backend.run(&call)?;
                 }
+                // Of a part without tokens.
+                Instruction::Start(copy) | Instruction::Wait(copy)
+                    if self.transfer(*copy).bytes() == Bytes::ZERO => {}
                 Instruction::Start(copy) => copies[*copy] = Some(self.start(*copy)),
                 Instruction::Wait(copy) => {
                     let ticket = copies[*copy].take();

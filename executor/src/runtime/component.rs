@@ -335,7 +335,9 @@ impl Component {
     fn prepare(&self, devices: &Devices) -> Result<(), Failure> {
         for schedule in &self.variants {
             for instruction in &schedule.program {
-                if let Instruction::Run(run) = instruction {
+                if let Instruction::Run(run) = instruction
+                    && !run.is_empty()
+                {
                     let (memory, files) = (&*self.memory_now(run.lane), &self.files);
                     let call = NodeCall { schedule, run, memory, files };
                     devices.backend(&self.devices[run.lane]).prepare(&call)?;

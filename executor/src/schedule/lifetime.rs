@@ -63,10 +63,10 @@ pub fn lifetimes(
     }
     for (at, step) in program.steps.iter().enumerate() {
         match step {
-            Step::Run { lane, node, rows, output } => {
+            Step::Run { lane, node, rows, output, .. } => {
                 if !lanes[*lane].has(*output) {
                     let last = uses.last.of(*lane, *output);
-                    match uses.taken_over(graph, elements, assignment, needs, (*lane, *node), at) {
+                    match uses.taken_over(graph, elements, assignment, needs, (*lane, *node)) {
                         Some(input) => lanes[*lane].extend(input, *output, last),
                         None => {
                             let value = graph.nodes[*node].output;
@@ -178,6 +178,8 @@ impl Lifetimes {
 /// Who uses what until when.
 struct Uses {
     last: LastUses,
+    /// By node, the last step that computes some of it.
+    ends: Vec<usize>,
     /// Inputs and outputs of the graph, wherever they are.
     pinned: BTreeSet<(usize, ValueId)>,
 }
@@ -213,10 +215,12 @@ impl Uses {
     fn of(graph: &Graph, program: &Program) -> Uses {
         let values = vec![vec![0; graph.values.len()]; program.lanes];
         let mut last = LastUses { values, parts: BTreeMap::new() };
+        let mut ends = vec![0; graph.nodes.len()];
         for (at, step) in program.steps.iter().enumerate() {
             match step {
                 Step::Run { lane, node, output, .. } => {
                     last.set(*lane, *output, at);
+                    ends[*node] = at;
                     for &input in &graph.nodes[*node].inputs {
                         last.set(*lane, Piece::Value(input), at);
                     }
@@ -232,7 +236,7 @@ impl Uses {
         let inputs = program.input_lanes.iter();
         let inputs = inputs.flat_map(|(&value, lanes)| lanes.iter().map(move |&l| (l, value)));
         let outputs = graph.outputs.iter().map(|port| (program.home[port.value.0], port.value));
-        Uses { last, pinned: inputs.chain(outputs).collect() }
+        Uses { last, ends, pinned: inputs.chain(outputs).collect() }
     }
 
     /// The input whose buffer a node's result may take.
@@ -243,9 +247,8 @@ impl Uses {
         assignment: &Assignment,
         needs: &dyn Needs,
         (lane, node): (usize, usize),
-        at: usize,
     ) -> Option<ValueId> {
-        let node = &graph.nodes[node];
+        let (node, at) = (&graph.nodes[node], self.ends[node]);
         let input = *node.inputs.first()?;
         let pinned = |value| self.pinned.contains(&(lane, value));
         let held = [elements.of(input), elements.of(node.output)];

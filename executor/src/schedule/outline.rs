@@ -84,10 +84,12 @@ fn step_workspace(
     needs: &dyn Needs,
     step: &Step,
 ) -> Bytes {
-    let Step::Run { lane, node, rows, .. } = step else { return Bytes::ZERO };
+    let Step::Run { lane, node, rows, tokens, .. } = step else { return Bytes::ZERO };
     let backend = assignment.backend(*lane);
     let node = &graph.nodes[*node];
     let features = rows.as_ref().map_or(graph.value(node.output).features(), |rows| rows.len());
-    let bytes = needs.workspace_bytes(graph.view(node), elements, features, backend, assignment);
+    let view = graph.view(node);
+    let view = tokens.as_ref().map_or(view, |tokens| view.of_tokens(tokens.len()));
+    let bytes = needs.workspace_bytes(view, elements, features, backend, assignment);
     bytes.align_up(ALIGNMENT_BYTES)
 }

@@ -4,6 +4,7 @@
 //! ```text
 //! node by node:   Start copies it lacks ─► Wait for those read ─► Run its rows elsewhere ─► Run
 //!                                          └ its result goes on its way to other lanes at once
+//! in parts:       the first tokens of several nodes, one for each lane, then their next ones
 //! ring:           Acquire before a segment's first node on a lane, Release after its last
 //! ```
 //! A copy is in flight from its `Start` to its `Wait`: both of its ends are alive between the two,
@@ -11,13 +12,14 @@
 //! their own must order a `Start` after all that was issued before it on both lanes, and all that
 //! is issued after a `Wait` on both lanes after the copy.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use protocol::limits::DEVICES_MAX;
 use protocol::profile::BackendKind;
 
 use super::Assignment;
+use super::token_parts::{in_parts_together, token_ranges};
 use crate::graph::{Graph, Node, ValueId};
 
 /// A piece of a lane's arena that is no workspace.
@@ -29,7 +31,7 @@ pub enum Piece {
     Part(usize),
 }
 
-/// A copy of a whole value, or of a part into some columns of it.
+/// A copy of a whole value, of some tokens of it, or of a part into some columns of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PieceCopy {
     /// Lane and piece that are read.
@@ -38,12 +40,14 @@ pub struct PieceCopy {
     pub to: (usize, ValueId),
     /// The columns that are written; `None` for all.
     pub columns: Option<Range<usize>>,
+    /// The tokens that are copied; `None` for all.
+    pub tokens: Option<Range<usize>>,
 }
 
 /// What is done at one point of the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Computes a node, or some rows of its matrix, on a lane.
+    /// Computes a node, or some rows of its matrix, or some of its tokens, on a lane.
     Run {
         /// Which device computes, by its position in the plan.
         lane: usize,
@@ -51,6 +55,8 @@ pub enum Step {
         node: usize,
         /// The rows, where the node is split.
         rows: Option<Range<usize>>,
+        /// The rows of its result, one for each token, where these are computed in parts.
+        tokens: Option<Range<usize>>,
         /// Where the result goes.
         output: Piece,
     },
@@ -101,7 +107,7 @@ impl Program {
         let (mut steps, mut missing) = (self.steps.clone(), some.count());
         let mut copies = self.copies.clone();
         for step in &mut steps {
-            let Step::Run { lane, node, rows: own, output } = step else { continue };
+            let Step::Run { lane, node, rows: own, output, .. } = step else { continue };
             let new = rows[*node].as_ref().map(|of_lanes| of_lanes[*lane].clone());
             if own.is_some() != new.is_some() || new.as_ref().is_some_and(Range::is_empty) {
                 return None;
@@ -123,7 +129,15 @@ impl Program {
 pub fn program(graph: &Graph, assignment: &Assignment) -> Program {
     let lanes = node_lanes(graph, assignment);
     let mut order = ProgramBuilder::new(graph, assignment, lanes);
-    (0..graph.nodes.len()).for_each(|node| order.node(node));
+    let mut at = 0;
+    while at < graph.nodes.len() {
+        let together = in_parts_together(graph, at);
+        match together.len() {
+            0 => order.node(at),
+            _ => order.nodes_in_parts(together.clone()),
+        }
+        at += together.len().max(1);
+    }
     order.finish()
 }
 
@@ -173,6 +187,8 @@ enum Arrival {
     Not,
     /// The copy of this number has started.
     Started(u32),
+    /// Some of its tokens are sent after others.
+    InParts,
     /// It was waited for.
     There,
 }
@@ -194,6 +210,8 @@ struct ProgramBuilder<'a> {
     arrivals: Vec<Arrival>,
     /// Copies of parts into a value that nobody has waited for.
     gathers: BTreeMap<ValueId, Vec<usize>>,
+    /// By value and lane, copies of some of its tokens after others that nobody has waited for.
+    in_parts: BTreeMap<(ValueId, usize), VecDeque<usize>>,
     /// For each part the copy that sends it.
     sent: Vec<usize>,
 }
@@ -239,6 +257,7 @@ impl<'a> ProgramBuilder<'a> {
             copies: Vec::with_capacity(copies),
             arrivals: vec![Arrival::Not; graph.values.len() * lanes],
             gathers: BTreeMap::new(),
+            in_parts: BTreeMap::new(),
             sent: Vec::new(),
         }
     }
@@ -262,7 +281,8 @@ impl<'a> ProgramBuilder<'a> {
         node.inputs.iter().for_each(|&input| self.arrive(input, lane));
         let output = Piece::Value(node.output);
         if own_rows.as_ref().is_none_or(|rows| !rows.is_empty()) {
-            self.steps.push(Step::Run { lane, node: index, rows: own_rows, output });
+            let rows = own_rows;
+            self.steps.push(Step::Run { lane, node: index, rows, tokens: None, output });
         }
         if elsewhere.is_empty() {
             // A gathered value leaves when it is first read, or this would wait for it here.
@@ -270,16 +290,53 @@ impl<'a> ProgramBuilder<'a> {
         }
     }
 
+    /// Runs nodes that are computed in parts: the first part of each, then the next ones. Each part
+    /// goes on its way at once, and waits for that part of what comes.
+    fn nodes_in_parts(&mut self, nodes: Range<usize>) {
+        let graph = self.graph;
+        let first = &graph.nodes[nodes.start];
+        for tokens in token_ranges(graph.value(first.output).rows(), first.token_parts) {
+            for index in nodes.clone() {
+                let (node, lane) = (&graph.nodes[index], self.node_lanes[index]);
+                node.inputs.iter().for_each(|&input| self.start(input, lane));
+                for &input in &node.inputs {
+                    match self.in_parts.get_mut(&(input, lane)).and_then(VecDeque::pop_front) {
+                        Some(copy) => self.steps.push(Step::Wait(copy)),
+                        None => self.arrive(input, lane),
+                    }
+                }
+                let (output, part) = (Piece::Value(node.output), Some(tokens.clone()));
+                let rows = None;
+                self.steps.push(Step::Run { lane, node: index, rows, tokens: part, output });
+                let others = lanes_of(self.readers[node.output.0]).filter(|other| *other != lane);
+                others.for_each(|other| self.start_part(node.output, other, tokens.clone()));
+            }
+        }
+    }
+
+    /// Sends some tokens of a value to a lane.
+    fn start_part(&mut self, value: ValueId, lane: usize, tokens: Range<usize>) {
+        let copy = self.copies.len();
+        self.arrivals[value.0 * self.lanes + lane] = Arrival::InParts;
+        self.in_parts.entry((value, lane)).or_default().push_back(copy);
+        self.steps.push(Step::Start(copy));
+        let (from, to) = ((self.home[value.0], Piece::Value(value)), (lane, value));
+        self.copies.push(PieceCopy { from, to, columns: None, tokens: Some(tokens) });
+    }
+
     /// Runs some rows of a node on a lane, and sends what they give to the node's own.
     fn part(&mut self, index: usize, lane: usize, rows: Range<usize>) {
         let output = self.graph.nodes[index].output;
         let part = Piece::Part(self.sent.len());
         self.sent.push(self.copies.len());
-        self.steps.push(Step::Run { lane, node: index, rows: Some(rows.clone()), output: part });
+        let own_rows = Some(rows.clone());
+        let run = Step::Run { lane, node: index, rows: own_rows, tokens: None, output: part };
+        self.steps.push(run);
         let to = (self.node_lanes[index], output);
         self.steps.push(Step::Start(self.copies.len()));
         self.gathers.entry(output).or_default().push(self.copies.len());
-        self.copies.push(PieceCopy { from: (lane, part), to, columns: Some(rows) });
+        let (from, columns) = ((lane, part), Some(rows));
+        self.copies.push(PieceCopy { from, to, columns, tokens: None });
     }
 
     /// Sends a value to a lane, unless it is there, on its way, or an input, which is given to each
@@ -294,7 +351,7 @@ impl<'a> ProgramBuilder<'a> {
         self.arrivals[arrival] = Arrival::Started(self.copies.len() as u32);
         self.steps.push(Step::Start(self.copies.len()));
         let from = (home, Piece::Value(value));
-        self.copies.push(PieceCopy { from, to: (lane, value), columns: None });
+        self.copies.push(PieceCopy { from, to: (lane, value), columns: None, tokens: None });
     }
 
     /// Waits until a value is whole on a lane.
@@ -305,6 +362,9 @@ impl<'a> ProgramBuilder<'a> {
         } else if let Arrival::Started(copy) = self.arrivals[arrival] {
             self.arrivals[arrival] = Arrival::There;
             self.steps.push(Step::Wait(copy as usize));
+        } else if self.arrivals[arrival] == Arrival::InParts {
+            let copies = self.in_parts.remove(&(value, lane)).unwrap_or_default();
+            self.steps.extend(copies.into_iter().map(Step::Wait));
         }
     }
 

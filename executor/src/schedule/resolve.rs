@@ -8,7 +8,7 @@ use protocol::Bytes;
 use super::lifetime::Lifetimes;
 use super::program::{Piece, PieceCopy, Step};
 use super::{Assignment, Elements, Instruction, LaneSchedule, LaneWeights, Run, Transfer, arena};
-use crate::graph::{Graph, WeightId};
+use crate::graph::{Graph, ValueId, WeightId};
 
 /// A lane's buffers with their offsets.
 pub struct PlacedBuffers {
@@ -81,9 +81,10 @@ impl Resolver<'_> {
     /// used.
     pub fn instruction(&self, at: usize, step: &Step, weights: &mut [LaneWeights]) -> Instruction {
         match step {
-            Step::Run { lane, node, rows, output } => {
+            Step::Run { lane, node, rows, tokens, output } => {
                 let weights = &mut weights[*lane];
-                Instruction::Run(self.run(at, (*lane, *node), rows.as_ref(), *output, weights))
+                let part = (rows.as_ref(), tokens.as_ref());
+                Instruction::Run(self.run(at, (*lane, *node), part, *output, weights))
             }
             Step::Start(copy) => Instruction::Start(*copy),
             Step::Wait(copy) => Instruction::Wait(*copy),
@@ -103,7 +104,7 @@ impl Resolver<'_> {
         &self,
         at: usize,
         (lane, node): (usize, usize),
-        rows: Option<&Range<usize>>,
+        (rows, tokens): (Option<&Range<usize>>, Option<&Range<usize>>),
         output: Piece,
         weights: &mut LaneWeights,
     ) -> Run {
@@ -119,11 +120,16 @@ impl Resolver<'_> {
             (_, Some(rows)) => (features, rows.clone()),
             (_, None) => (features, 0..features),
         };
+        let first = tokens.map_or(0, |tokens| tokens.start);
+        let input = |&value: &ValueId| {
+            placed.offsets[&Piece::Value(value)] + self.token_bytes(value, first)
+        };
         Run {
             lane,
             node,
-            inputs: of_node.inputs.iter().map(|&v| placed.offsets[&Piece::Value(v)]).collect(),
-            output: placed.offsets[&output],
+            tokens: tokens.map(Range::len),
+            inputs: of_node.inputs.iter().map(input).collect(),
+            output: placed.offsets[&output] + self.token_bytes(of_node.output, first),
             output_features,
             columns,
             weights: slices.collect(),
@@ -131,13 +137,20 @@ impl Resolver<'_> {
         }
     }
 
+    /// Bytes of so many tokens of a value.
+    fn token_bytes(&self, value: ValueId, tokens: usize) -> Bytes {
+        token_bytes(self.graph, self.elements, value, tokens)
+    }
+
     /// A copy with its places.
     pub fn transfer(&self, copy: &PieceCopy) -> Transfer {
         let ((from_lane, piece), (to_lane, value)) = (copy.from, copy.to);
-        let from = self.placed[from_lane].offsets[&piece];
-        let to = self.placed[to_lane].offsets[&Piece::Value(value)];
+        let first = copy.tokens.as_ref().map_or(0, |tokens| tokens.start);
+        let skipped = self.token_bytes(value, first);
+        let from = self.placed[from_lane].offsets[&piece] + skipped;
+        let to = self.placed[to_lane].offsets[&Piece::Value(value)] + skipped;
         let Some(columns) = &copy.columns else {
-            let row_bytes = self.elements.bytes(self.graph, value);
+            let row_bytes = transfer_bytes(self.graph, self.elements, copy);
             let (from_stride, to_stride) = (row_bytes, row_bytes);
             return Transfer {
                 from_lane,
@@ -175,7 +188,16 @@ pub fn rows_of(graph: &Graph, weight: WeightId, rows: Option<&Range<usize>>) -> 
 /// Bytes that a copy carries.
 pub fn transfer_bytes(graph: &Graph, elements: &Elements, copy: &PieceCopy) -> Bytes {
     let (_, value) = copy.to;
-    let Some(columns) = &copy.columns else { return elements.bytes(graph, value) };
     let rows = graph.value(value).rows();
+    let Some(columns) = &copy.columns else {
+        let tokens = copy.tokens.as_ref().map_or(rows, Range::len);
+        return token_bytes(graph, elements, value, tokens);
+    };
     Bytes(elements.of(value).bytes() * (rows * columns.len()) as u64)
+}
+
+/// Bytes of so many tokens of a value.
+fn token_bytes(graph: &Graph, elements: &Elements, value: ValueId, tokens: usize) -> Bytes {
+    let features = graph.value(value).features();
+    Bytes(elements.of(value).bytes() * (tokens * features) as u64)
 }

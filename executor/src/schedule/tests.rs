@@ -109,14 +109,13 @@ fn graph_of([heads, head_dim]: [usize; 2], recipes: &[Recipe]) -> Graph {
             _ => (SliceTokensOp { from: 0 }.into(), vec![any], &short),
         };
         let output = ValueId(graph.values.len());
-        if result.shape == short.shape {
-            shorts.push(output);
-        }
+        shorts.extend((result.shape == short.shape).then_some(output));
         graph.values.push(result.clone());
         let segment = 4 * at / recipes.len();
-        let (inputs, weights) = (inputs.into(), Few::new());
-        let (lane, item_run) = (None, 0);
-        graph.nodes.push(Node { op, inputs, weights, output, segment, lane, item_run });
+        let (inputs, weights, lane) = (inputs.into(), Few::new(), None);
+        let (item_run, token_parts) = (0, 1);
+        let node = Node { op, inputs, weights, output, segment, lane, item_run, token_parts };
+        graph.nodes.push(node);
         if is_output || at + 1 == recipes.len() {
             graph.outputs.push(port("result", output));
         }

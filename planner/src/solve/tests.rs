@@ -11,7 +11,7 @@ mod times;
 
 use protocol::StorageType;
 use protocol::check::check;
-use protocol::profile::{ComponentProfile, Work, WorkKind};
+use protocol::profile::{ComponentProfile, SummandProfile, Work, WorkKind};
 use protocol::{Phase, Plan, Residency};
 
 use super::*;
@@ -416,8 +416,9 @@ fn heads_are_shared_by_many_devices_only_where_their_summands_take_less_than_one
     let block = segment("block", Bytes(1 << 20), StorageType::BF16, 1e12);
     let mut dit = component("dit", Phase::Denoise, vec![block]);
     dit.heads_max = 8;
-    let most = |summand_bytes| {
-        let dit = ComponentProfile { summand_bytes, ..dit.clone() };
+    let most = |bytes| {
+        let summands = SummandProfile { bytes, ..SummandProfile::default() };
+        let dit = ComponentProfile { summands, ..dit.clone() };
         let case = Case::plain(6, Bytes::mib(8), vec![dit]);
         let problem = case.problem(Objective::Latency);
         let layouts = wanted(&problem, &[Some(Lists::All)]).into_iter().map(|query| query.layout);

@@ -53,11 +53,11 @@ impl<'a> HostOperands<'a> {
     }
 
     fn input_bytes(&self, index: usize) -> &[u8] {
-        let (value, offset) = (self.call.input(index), self.call.run.inputs[index]);
+        let (bytes, offset) = (self.call.input_bytes(index), self.call.run.inputs[index]);
         // SAFETY: a node's inputs are alive at it and so overlap neither its result (except the
         // one that is taken over, which is not read then) nor its workspace: asserted when the
         // arena was made.
-        unsafe { self.call.arena().bytes(offset, value.bytes().as_usize()) }
+        unsafe { self.call.arena().bytes(offset, bytes.as_usize()) }
     }
 
     /// An input `[batch, chunks × features]` of which chunks are taken for each batch item.
@@ -78,7 +78,7 @@ impl<'a> HostOperands<'a> {
     #[expect(clippy::mut_from_ref, reason = "the arena's ranges are disjoint, not its borrows")]
     pub fn taken_over(&self) -> &mut [f32] {
         assert!(self.is_taken_over());
-        let bytes = self.call.input(0).bytes().as_usize();
+        let bytes = self.call.input_bytes(0).as_usize();
         // SAFETY: as of `output`, whose range begins where this one does and is not used beside it.
         bytemuck::cast_slice_mut(unsafe {
             self.call.arena().bytes_mut(self.call.run.output, bytes)

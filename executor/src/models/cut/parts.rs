@@ -10,8 +10,30 @@ use crate::graph::{Few, Graph, Node, NodeOp, ValueId, Weight, WeightId};
 use crate::ops::add::AddOp;
 use crate::weights::TensorRef;
 
+/// In how many parts summands cross at most, and the fewest tokens of one: with more parts, or
+/// shorter ones, starting products and copies takes longer than the last part's way is shorter
+/// (`scripts/bench_predictions.py --host two-apart --batch 2 --dit 14 2 4`).
+const TOKEN_PARTS_MAX: usize = 4;
+const PART_TOKENS_MIN: usize = 128;
+
+/// Features of a row in multiples of this are whole vectors, so that each row begins at one.
+const VECTOR: usize = 8;
+
+/// In how many parts a sum is formed, whose node is `node` in a graph that is to be cut.
+pub fn token_parts(graph: &Graph, cuts: &Cuts, node: &Node) -> usize {
+    let output = graph.value(node.output);
+    let in_vectors = |input: &ValueId| {
+        let (_, units) = cuts.class(*input).expect("all inputs are cut");
+        (graph.value(*input).features() / units).is_multiple_of(VECTOR)
+    };
+    match output.features().is_multiple_of(VECTOR) && node.inputs.iter().all(in_vectors) {
+        true => (output.rows() / PART_TOKENS_MIN).clamp(1, TOKEN_PARTS_MAX),
+        false => 1,
+    }
+}
+
 /// A graph in which devices with such shares each have a part of every class.
-pub fn cut(graph: &Graph, cuts: &Cuts, shares: &[u32]) -> Graph {
+pub fn cut(graph: &Graph, largest: &Graph, cuts: &Cuts, shares: &[u32]) -> Graph {
     let copied = copied(graph, cuts);
     // Blocks that are alike have as many units.
     let mut dealt_of = BTreeMap::new();
@@ -28,6 +50,7 @@ pub fn cut(graph: &Graph, cuts: &Cuts, shares: &[u32]) -> Graph {
     values.extend(graph.values.iter().cloned());
     let mut parts = CutBuilder {
         graph,
+        largest,
         cuts,
         dealt: dealt.collect(),
         lanes,
@@ -44,8 +67,8 @@ pub fn cut(graph: &Graph, cuts: &Cuts, shares: &[u32]) -> Graph {
             item_runs: graph.item_runs.clone(),
         },
     };
-    for (node, copied) in graph.nodes.iter().zip(copied) {
-        parts.node(node, copied);
+    for ((node, largest), copied) in graph.nodes.iter().zip(&largest.nodes).zip(copied) {
+        parts.node(node, largest, copied);
     }
     parts.out
 }
@@ -93,6 +116,8 @@ pub(super) fn deal(units: usize, shares: &[u32]) -> Vec<Range<usize>> {
 /// A cut graph while it is made.
 struct CutBuilder<'a> {
     graph: &'a Graph,
+    /// Of the inputs at their largest.
+    largest: &'a Graph,
     cuts: &'a Cuts,
     /// For each class and device, which units that has.
     dealt: Vec<Vec<Range<usize>>>,
@@ -108,14 +133,15 @@ struct CutBuilder<'a> {
 }
 
 impl CutBuilder<'_> {
-    fn node(&mut self, node: &Node, copied: bool) {
+    /// `largest` is the same node of the largest graph.
+    fn node(&mut self, node: &Node, largest: &Node, copied: bool) {
         if self.cuts.class(node.output).is_some() {
             // What the thread that hands out computes itself comes last.
             for lane in (0..self.lanes).rev() {
                 self.part(node, lane);
             }
         } else if self.cuts.sums(node) {
-            self.sum(node, copied);
+            self.sum(node, copied, token_parts(self.largest, self.cuts, largest));
         } else if copied {
             for lane in (0..self.lanes).rev() {
                 let features = self.graph.value(node.output).features();
@@ -125,7 +151,7 @@ impl CutBuilder<'_> {
                 };
                 *self.place(node.output, lane) = output;
                 let (inputs, weights) = (self.inputs(node, lane), self.whole(&node.weights));
-                self.node_on(node, lane, node.op.clone(), inputs, weights, output);
+                self.node_on(node, lane, node.op.clone(), (inputs, weights), output, 1);
             }
         } else {
             let weights = self.whole(&node.weights);
@@ -161,11 +187,12 @@ impl CutBuilder<'_> {
         };
         let output = self.new_value(node.output, columns.len());
         *self.place(node.output, lane) = output;
-        self.node_on(node, lane, op, inputs, weights, output);
+        self.node_on(node, lane, op, (inputs, weights), output, 1);
     }
 
     /// The sum of what each device makes of its part of the inputs; on every device, or the first.
-    fn sum(&mut self, node: &Node, copied: bool) {
+    /// It is formed in so many parts.
+    fn sum(&mut self, node: &Node, copied: bool, token_parts: usize) {
         let features = self.graph.value(node.output).features();
         let mut summands = vec![node.output; self.lanes];
         for lane in (0..self.lanes).rev() {
@@ -178,21 +205,26 @@ impl CutBuilder<'_> {
             }
             let inputs = self.inputs(node, lane);
             summands[lane] = self.new_value(node.output, features);
-            self.node_on(node, lane, node.op.clone(), inputs, weights, summands[lane]);
+            let (op, operands) = (node.op.clone(), (inputs, weights));
+            self.node_on(node, lane, op, operands, summands[lane], token_parts);
         }
         let lanes = if copied { self.lanes } else { 1 };
-        for lane in (0..lanes).rev() {
-            let mut sum = summands[0];
-            for (at, summand) in summands.iter().enumerate().skip(1) {
-                let is_whole = at + 1 == self.lanes;
+        let mut sums = vec![summands[0]; lanes];
+        for (at, summand) in summands.iter().enumerate().skip(1) {
+            let is_whole = at + 1 == self.lanes;
+            // The first device takes over its own summand, which the others have by then.
+            for lane in (0..lanes).rev() {
                 let output = match (is_whole, lane) {
                     (true, 0) => node.output,
                     _ => self.new_value(node.output, features),
                 };
-                let (op, inputs) = (self.add.clone(), Few::from_slice(&[sum, *summand]));
-                self.node_on(node, lane, op, inputs, Few::new(), output);
-                sum = output;
+                let inputs = Few::from_slice(&[sums[lane], *summand]);
+                let (op, operands) = (self.add.clone(), (inputs, Few::new()));
+                self.node_on(node, lane, op, operands, output, token_parts);
+                sums[lane] = output;
             }
+        }
+        for (lane, sum) in sums.into_iter().enumerate() {
             *self.place(node.output, lane) = sum;
         }
     }
@@ -248,13 +280,14 @@ impl CutBuilder<'_> {
         node: &Node,
         lane: usize,
         op: NodeOp,
-        inputs: Few<ValueId>,
-        weights: Few<WeightId>,
+        (inputs, weights): (Few<ValueId>, Few<WeightId>),
         output: ValueId,
+        token_parts: usize,
     ) {
         let (segment, item_run) = (node.segment, node.item_run);
         let lane = Some(lane);
-        self.out.nodes.push(Node { op, inputs, weights, output, segment, lane, item_run });
+        let node = Node { op, inputs, weights, output, segment, lane, item_run, token_parts };
+        self.out.nodes.push(node);
     }
 }
 

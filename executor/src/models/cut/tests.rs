@@ -46,7 +46,7 @@ fn blocks_of_stored_types_decide_how_fine_heads_are_shared() {
     graph.store_as(StorageType::Q8_0);
     assert_eq!(Cuts::of(&graph).parts_max(), 2);
     assert_eq!(
-        cut(&graph, &Cuts::of(&graph), &[1, 1, 1]).unwrap_err(),
+        cut(&graph, &graph, &Cuts::of(&graph), &[1, 1, 1]).unwrap_err(),
         "its heads can be shared by 2 devices, not by 3"
     );
     graph.store_as(StorageType::F16);
@@ -66,7 +66,7 @@ fn elements(graph: &Graph) -> BTreeMap<&str, usize> {
 fn parts_of_weights_are_the_weights() {
     for name in ["flux_schnell", "flux_dev", "zimage_turbo", "flux2_klein", "qwen_image"] {
         let whole = graph(name, "dit");
-        let two = cut(&whole, &Cuts::of(&whole), &[3, 1]).unwrap();
+        let two = cut(&whole, &whole, &Cuts::of(&whole), &[3, 1]).unwrap();
         assert_eq!(elements(&two), elements(&whole), "{name}");
         let flops = |graph: &Graph| -> f64 {
             graph

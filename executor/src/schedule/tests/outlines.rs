@@ -18,7 +18,7 @@ fn cut_dit(storage: StorageType, shares: &[u32]) -> Graph {
     let graphs = model.graphs(&JOB, &GraphOptions::default()).unwrap();
     let mut dit = graphs.into_iter().find(|graph| graph.name == "dit").unwrap().variants.remove(0);
     dit.store_as(storage);
-    cut(&dit, &Cuts::of(&dit), shares).unwrap()
+    cut(&dit, &dit, &Cuts::of(&dit), shares).unwrap()
 }
 
 /// On as many GPUs as have shares.

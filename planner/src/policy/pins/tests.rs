@@ -1,6 +1,6 @@
 //! Tables of pins: readable and not, and what they mean for a model on a machine.
 
-use protocol::profile::{ComponentProfile, SegmentProfile, StepItems};
+use protocol::profile::{ComponentProfile, SegmentProfile, StepItems, SummandProfile};
 use protocol::{Bytes, Phase};
 
 use super::*;
@@ -39,7 +39,7 @@ fn component(name: &str, phase: Phase, segments: usize, splits_rows: bool) -> Co
         boundary_bytes: Bytes::ZERO,
         splits_rows,
         heads_max: if splits_rows { 4 } else { 1 },
-        summand_bytes: Bytes::ZERO,
+        summands: SummandProfile::default(),
         items: StepItems::ONE,
         segments: (0..segments).map(segment).collect(),
     }

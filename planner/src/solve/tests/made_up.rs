@@ -4,8 +4,8 @@ use std::convert::Infallible;
 
 use protocol::plan::{Lora, STAGING_BYTES};
 use protocol::profile::{
-    BackendBytes, ComponentProfile, LayoutPart, SegmentProfile, StepItems, StorageBytes, Work,
-    WorkKind,
+    BackendBytes, ComponentProfile, LayoutPart, SegmentProfile, StepItems, StorageBytes,
+    SummandProfile, Work, WorkKind,
 };
 use protocol::{Division, Layout, LayoutBytes, ModelSource, Phase, StorageType};
 
@@ -100,7 +100,7 @@ pub(super) fn component(
         boundary_bytes: Bytes::ZERO,
         splits_rows: false,
         heads_max: 1,
-        summand_bytes: Bytes::ZERO,
+        summands: SummandProfile::default(),
         items: StepItems::ONE,
         segments,
     }

@@ -2,7 +2,7 @@
 //! the other, what all of them compute, and the summands that each has of the others.
 
 use protocol::Bytes;
-use protocol::profile::{Work, WorkKind};
+use protocol::profile::{SummandProfile, Work, WorkKind};
 
 use super::{MOVED_PER_COPIED, SegmentTimes, Timing};
 use crate::inventory::DeviceKind;
@@ -16,8 +16,8 @@ const MOVED_PER_ADDED: f64 = 3.0;
 /// streams have four and blocks that add both at once one; this is about their average.
 const SUMS_PER_ATTENTION: u32 = 2;
 
-/// Operations that a device starts for each summand of another one: a copy, a wait for it, and
-/// adding it.
+/// Operations that a device starts for each part of a summand of another one: a copy, a wait for
+/// it, and adding it. The product that makes its own starts once more for each part but the first.
 const STARTS_PER_SUMMAND: u32 = 3;
 
 /// A summand's element.
@@ -28,7 +28,7 @@ pub(super) struct Summands {
     /// For each device, what it receives of devices that are no parts of its own GPU. It sends as
     /// much.
     pub received_bytes: Vec<f64>,
-    /// Until all are there, and added.
+    /// Until all are there, and added, after the products that make them.
     wait_s: f64,
     /// For each segment, which part of them is of it: that of its weights in those of all blocks.
     pub parts: Vec<f64>,
@@ -39,7 +39,8 @@ impl Timing<'_> {
     ///
     /// Each device sends what it makes to each other one, and adds what it has of all. Of one GPU's
     /// parts that is a copy in its memory. From one device to another it is written to the host's
-    /// memory and read there: links of GPUs send and receive at once.
+    /// memory and read there: links of GPUs send and receive at once. But for the last part of
+    /// each, that is while the products make what crosses next.
     pub(super) fn summands(&self) -> Option<Summands> {
         self.spread.division.tensor_shares()?;
         let (times, lanes) = (self.times, self.spread.devices.len());
@@ -47,6 +48,9 @@ impl Timing<'_> {
         let each = self.spread.crossing_bytes.0 as f64 / (lanes * (lanes - 1)).max(1) as f64;
         let (mut links_s, mut memories_s) = (vec![0.0; lanes], vec![0.0; lanes]);
         let (mut adding_s, mut added_in_turns_s) = (vec![0.0; lanes], 0.0);
+        let (mut products_s, mut products_in_turns_s) = (f64::INFINITY, 0.0);
+        let SummandProfile { bytes, last_bytes, .. } = times.component.summands;
+        let in_parts = ((bytes - last_bytes).0 as f64 / each.max(1.0)).min(1.0);
         let mut received_bytes = Vec::new();
         for (lane, &at) in self.spread.devices.iter().enumerate() {
             let device = &inventory.devices[at.expect("heads are on devices")];
@@ -61,17 +65,42 @@ impl Timing<'_> {
             };
             let memory = device.speeds.memory_bytes_per_s.reaches(MEMORY);
             memories_s[gpu] += MOVED_PER_COPIED * near as f64 * each / memory;
+            let own_products_s = self.part_of_heads(lane) * times.summands_s(at);
             match device.computes_apart() {
-                true => adding_s[gpu] += times.adding_s(at, lanes - 1, each),
-                false => added_in_turns_s += times.adding_s(at, lanes - 1, each),
+                true => {
+                    adding_s[gpu] += times.adding_s(at, lanes - 1, each);
+                    products_s = products_s.min(own_products_s);
+                }
+                false => {
+                    added_in_turns_s += times.adding_s(at, lanes - 1, each);
+                    products_in_turns_s += own_products_s;
+                }
             }
         }
+        let products_s = match products_s.is_finite() {
+            true => products_s + products_in_turns_s,
+            false => products_in_turns_s,
+        };
         let host_memory = inventory.host.speeds.memory_bytes_per_s.value;
         let host_s = MOVED_PER_COPIED * received_bytes.iter().sum::<f64>() / host_memory;
         let longest = |each_s: &[f64]| each_s.iter().copied().fold(0.0, f64::max);
         let copied_s = host_s.max(longest(&links_s)).max(longest(&memories_s));
-        let wait_s = copied_s + added_in_turns_s.max(longest(&adding_s));
+        let waited_s = copied_s - in_parts * copied_s.min(products_s);
+        let wait_s = waited_s + added_in_turns_s.max(longest(&adding_s));
         Some(Summands { received_bytes, wait_s, parts: self.parts_of_blocks() })
+    }
+
+    /// A device's part of all blocks' weights.
+    fn part_of_heads(&self, lane: usize) -> f64 {
+        let segments = self.times.component.segments.iter().zip(&self.segment_bytes);
+        let blocks = segments.zip(&self.spread.parts[lane].segment_bytes);
+        let blocks = blocks.filter(|((segment, _), _)| segment.block);
+        let (mut all, mut own) = (0, 0);
+        for ((_, bytes), part) in blocks {
+            all += bytes;
+            own += part.0;
+        }
+        own as f64 / (all as f64).max(1.0)
     }
 
     /// For each segment its part of all blocks' weights; without any, all is of the last segment.
@@ -148,8 +177,14 @@ impl SegmentTimes<'_> {
         let gpus = self.inventory.gpus(&devices);
         let others = |gpu: &usize| gpus.iter().filter(|other| *other != gpu).count();
         let copies: usize = gpus.iter().map(others).sum();
-        let bytes = copies as f64 * self.component.summand_bytes.0 as f64;
+        let bytes = copies as f64 * self.component.summands.bytes.0 as f64;
         MOVED_PER_COPIED * bytes / self.inventory.host.speeds.memory_bytes_per_s.value
+    }
+
+    /// The products that make all summands, on a device alone.
+    fn summands_s(&self, device: Option<usize>) -> f64 {
+        let works = self.component.summands.products.iter().copied();
+        self.processor(device).segment_time(works).on_heads_s
     }
 
     /// Adding the summands of so many other devices, of so many bytes each.
@@ -158,7 +193,11 @@ impl SegmentTimes<'_> {
         let attention = blocks.flat_map(|segment| &segment.work);
         let attention = attention.filter(|work| work.kind == WorkKind::Attention);
         let attends = attention.map(|work| work.operations).fold(0, u32::saturating_add);
-        let starts = SUMS_PER_ATTENTION * STARTS_PER_SUMMAND * others as u32;
+        let SummandProfile { bytes: all, last_bytes, .. } = self.component.summands;
+        let parts = all.0.checked_div(last_bytes.0).and_then(|parts| u32::try_from(parts).ok());
+        let parts = parts.map_or(1, |parts| parts.max(1));
+        let starts = (STARTS_PER_SUMMAND * others as u32).saturating_mul(parts);
+        let starts = starts.saturating_add(parts - 1).saturating_mul(SUMS_PER_ATTENTION);
         let bytes = others as f64 * each;
         let work = Work {
             kind: WorkKind::Elementwise,
